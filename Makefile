@@ -1,0 +1,37 @@
+# Two commands do all the set-up: `make demo` and `make test`. TORCH=2.14.1 picks another torch.
+TORCH ?= 2.13.0
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.torch-$(TORCH)
+
+.PHONY: demo test check bench format clean
+
+demo: $(STAMP)
+	$(BIN)/python -m sortpass demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP)
+	$(BIN)/python -m sortpass bench
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# torch goes in first and by exact version: a range asked for by another package would take the newest.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet torch==$(TORCH)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	rm -f $(VENV)/.torch-*
+	touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

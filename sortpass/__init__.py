@@ -1,0 +1,43 @@
+"""Bound the peak memory of sorting big logits, without rewriting the model.
+
+    step = torch.compile(sample_step, backend="chunked_sort", options={"row_chunk": 64})
+
+finds the large ``aten.sort`` calls of a sampling graph and runs each, with the whole row-independent region around it,
+over windows of at most ``row_chunk`` rows::
+
+    sort = aten.sort(logits)                        out  = empty([N, V])
+    probs = softmax(sort[0])                        loop over windows of 64 rows:
+    mask = cumsum(probs) <= 1 - top_p                   sort, softmax, cumsum, scatter, where  on 64 rows
+    out = where(scatter(mask, sort[1]), -inf, x)        out[start : start + 64] = ...
+
+See :class:`ChunkConfig` for the options, :func:`rewrite` for graphs from elsewhere, :class:`ChunkedSortPass` for
+somebody else's Inductor pipeline, and :func:`capture_reports` for what was done and why.
+"""
+
+from sortpass.backend import chunked_sort
+from sortpass.chunk_pass import ChunkedSortPass, rewrite
+from sortpass.config import ChunkConfig
+from sortpass.errors import ConfigError, InternalError, NothingRewritten, SortPassError
+from sortpass.report import Decline, DeclineCode, PassReport, SiteReport, capture_reports
+from sortpass.rules import Blocked, Flow, register_rule
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Blocked",
+    "ChunkConfig",
+    "ChunkedSortPass",
+    "ConfigError",
+    "Decline",
+    "DeclineCode",
+    "Flow",
+    "InternalError",
+    "NothingRewritten",
+    "PassReport",
+    "SiteReport",
+    "SortPassError",
+    "capture_reports",
+    "chunked_sort",
+    "register_rule",
+    "rewrite",
+]

@@ -1,0 +1,118 @@
+"""The torch.compile backend: options in, the rewritten graph handed to the inner compiler.
+
+inner="inductor"    compile_fx, with the pass in ``post_grad_custom_pre_pass``, after whatever the user set there
+anything else       AOT autograd, whose forward, backward and inference compilers run the pass first
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.fx as fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.backends.debugging import boxed_nop
+from torch._dynamo.backends.registry import lookup_backend
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._inductor.custom_graph_pass import get_custom_graph_passes
+
+from sortpass.chunk_pass import ChunkedSortPass, run_pass
+from sortpass.config import OPTION_NAMES, ChunkConfig, unknown_option
+from sortpass.errors import ConfigError
+
+
+def chunked_sort(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: dict[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """Backend ``"chunked_sort"`` of :func:`torch.compile`: large sorts and their regions run in row chunks.
+
+    Args:
+        gm: the graph Dynamo captured.
+        example_inputs: its (fake) inputs.
+        options: the fields of :class:`sortpass.ChunkConfig`; with ``inner="inductor"`` also any Inductor option.
+        mode: a mode of the inductor inner (``"reduce-overhead"``, ``"max-autotune"``, ...).
+
+    Returns:
+        The compiled function.
+
+    Raises:
+        ConfigError: an option or the mode is wrong. Dynamo wraps it in ``BackendCompilerFailed``.
+
+    Example:
+        >>> step = torch.compile(sample_step, backend="chunked_sort", options={"row_chunk": 64})
+    """
+    ours = {key: value for key, value in (options or {}).items() if key in OPTION_NAMES}
+    theirs = {key: value for key, value in (options or {}).items() if key not in OPTION_NAMES}
+    config = ChunkConfig.from_options(ours)
+    if config.inner == "inductor":
+        return _compile_inductor(gm, example_inputs, config, theirs, mode)
+    for key in theirs:
+        raise unknown_option(key)
+    if mode is not None:
+        raise ConfigError(f"mode={mode!r} is for inner='inductor'; inner={config.inner!r} has no modes")
+    return _compile_aot(gm, example_inputs, config)
+
+
+def _compile_inductor(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], config: ChunkConfig, options: dict[str, Any], mode: str | None
+) -> Callable[..., Any]:
+    # Imported here because importing Inductor takes seconds and other inner compilers do not need it.
+    from torch._inductor import config as inductor_config
+    from torch._inductor import list_mode_options
+    from torch._inductor.compile_fx import compile_fx
+
+    known = inductor_config.get_config_copy()
+    patches: dict[str, Any] = {}
+    if mode is not None:
+        if mode not in list_mode_options():
+            raise ConfigError(f"unknown mode {mode!r}; choices are: {', '.join(map(repr, list_mode_options()))}")
+        patches.update(list_mode_options(mode))
+    for key, value in options.items():
+        name = key.replace("-", "_")
+        if name not in known:
+            raise unknown_option(key, also=tuple(known))
+        patches[name] = value
+    theirs = patches.get("post_grad_custom_pre_pass", inductor_config.post_grad_custom_pre_pass)
+    ours = ChunkedSortPass(**_as_options(config))
+    patches["post_grad_custom_pre_pass"] = (*get_custom_graph_passes(theirs), ours)
+    return compile_fx(gm, list(example_inputs), config_patches=patches)  # type: ignore[return-value]
+
+
+def _compile_aot(gm: fx.GraphModule, example_inputs: Sequence[Any], config: ChunkConfig) -> Callable[..., Any]:
+    inner = _inner_compiler(config.inner)
+
+    def compile_rewritten(aten_gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        run_pass(aten_gm, config)
+        return inner(aten_gm, list(inputs))
+
+    return aot_autograd(
+        fw_compiler=compile_rewritten,
+        # As torch's own aot_eager: without these, whole and chunked would differ in what is saved and copied back.
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )(gm, example_inputs)
+
+
+def _inner_compiler(inner: str | Callable[..., Any]) -> Callable[..., Any]:
+    """The compiler for an ATen graph. The graph comes out of AOT autograd, so ``aot_eager`` has only to run it."""
+    if inner == "aot_eager":
+        return boxed_nop
+    if callable(inner):
+        return inner
+    try:
+        return lookup_backend(inner)
+    except torch._dynamo.exc.InvalidBackend as error:
+        names = ", ".join(map(repr, torch._dynamo.list_backends(None)))
+        raise ConfigError(
+            f"option 'inner' is {inner!r}, which is no registered backend; choices are: {names}"
+        ) from error
+
+
+def _as_options(config: ChunkConfig) -> dict[str, Any]:
+    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}

@@ -1,0 +1,200 @@
+"""The pass itself: find the sorts of a graph, grow a region around each, plan its windows, rewrite, check.
+
+Before                                        After (row_chunk = 2)
+  sort = aten.sort(logits)      f32[5, V]       rows 0:2 -> sort -+
+  getitem = sort[0]                             rows 1:3 -> sort -+-> out   f32[5, V]
+                                                rows 3:5 -> sort -+   (windows of equal size)
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.fx as fx
+
+from sortpass.config import ChunkConfig
+from sortpass.emit import apply_plan
+from sortpass.errors import NothingRewritten
+from sortpass.graph_order import GraphOrder
+from sortpass.plan import ChunkPlan, plan_chunks
+from sortpass.region import grow_region
+from sortpass.report import (
+    Decline,
+    DeclineCode,
+    PassReport,
+    SiteReport,
+    is_capturing,
+    op_name,
+    publish,
+)
+from sortpass.rules import registered_rules
+from sortpass.sites import find_anchors, measure_site
+from sortpass.torch_compat import CustomGraphPass, fake_mode_of
+from sortpass.verify import check_rewrite
+
+log = logging.getLogger(__name__)
+
+
+def rewrite(gm: fx.GraphModule, **options: Any) -> PassReport:
+    """Rewrite the large sorts of an ATen-level graph in place.
+
+    Args:
+        gm: a graph module of ATen ops with ``meta["val"]`` on its nodes, as ``make_fx``, functorch's ``aot_function``
+            or ``torch.export`` leave it.
+        options: see :class:`sortpass.ChunkConfig`; ``inner`` has no effect here.
+
+    Returns:
+        What was decided for each sort. Where nothing was rewritten the graph is untouched.
+
+    Raises:
+        ConfigError: an option is wrong.
+        NothingRewritten: ``on_miss="raise"`` and no sort was rewritten.
+
+    Example:
+        >>> gm = make_fx(step, tracing_mode="fake")(logits)
+        >>> rewrite(gm, row_chunk=64).num_rewritten
+        1
+    """
+    return run_pass(gm, ChunkConfig.from_options(options))
+
+
+class ChunkedSortPass(CustomGraphPass):
+    """The pass as an Inductor hook, with a cache id.
+
+    Example:
+        >>> torch._inductor.config.post_grad_custom_pre_pass = ChunkedSortPass(row_chunk=64)
+        >>> torch.compile(step)(logits)
+
+    Args:
+        options: see :class:`sortpass.ChunkConfig`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.config = ChunkConfig.from_options(options)
+
+    def __call__(self, graph: fx.Graph) -> None:
+        assert graph.owning_module is not None  # Inductor's graphs have one
+        run_pass(graph.owning_module, self.config)
+
+    def uuid(self) -> str | None:
+        """The cache id; None (no caching) while reports are captured, since a cache hit would have no report."""
+        return None if is_capturing() else cache_id(self.config)
+
+
+def cache_id(config: ChunkConfig) -> str:
+    """Text that differs whenever this pass could leave a different graph: options, sources, rules, torch version."""
+    parts = (_source_hash(), torch.__version__, config.cache_key(), *_foreign_rules())
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+@functools.cache
+def _source_hash() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _foreign_rules() -> list[str]:
+    """Rules that users registered, by name and code: they change what is rewritten, and no file of ours shows it."""
+    return sorted(
+        f"{op}:{rule.__module__}.{rule.__qualname__}:{rule.__code__.co_code.hex()}:{rule.__code__.co_consts!r}"
+        for op, rule in registered_rules().items()
+        if not rule.__module__.startswith("sortpass.")
+    )
+
+
+def run_pass(gm: fx.GraphModule, config: ChunkConfig) -> PassReport:
+    """Rewrite one graph, publish and log its report, and apply ``on_miss``."""
+    sorts, secondary = find_anchors(gm.graph)
+    sites: dict[fx.Node, SiteReport] = {}
+    for anchors, report_declines in ((sorts, True), (secondary, False)):
+        for anchor in anchors:
+            if anchor not in sites and not anchor._erased:
+                outcome = _rewrite_anchor(gm, anchor, config)
+                if isinstance(outcome, Decline):
+                    if report_declines or outcome.code is DeclineCode.NO_GAIN:
+                        sites[anchor] = _declined(anchor, outcome)
+                else:
+                    sites.update(_rewritten(outcome, sorts, anchor))
+    modified = any(site.status == "rewritten" for site in sites.values())
+    if modified:
+        gm.recompile()
+    order = {node: i for i, node in enumerate([*sorts, *secondary])}
+    report = PassReport(tuple(sites[node] for node in sorted(sites, key=order.__getitem__)), modified)
+    log.info("%s", report)
+    publish(report)
+    if not modified:
+        _apply_on_miss(gm, report, config)
+    return report
+
+
+def _rewrite_anchor(gm: fx.GraphModule, anchor: fx.Node, config: ChunkConfig) -> ChunkPlan | Decline:
+    site = measure_site(anchor, config)
+    if isinstance(site, Decline):
+        return site
+    mode = fake_mode_of(gm)
+    if mode is None:
+        return Decline(DeclineCode.NO_SHAPE, anchor.name, "the graph has no shape metadata; run FakeTensorProp first")
+    order = GraphOrder(gm.graph)
+    region = grow_region(site, order, scope=config.scope)
+    if isinstance(region, Decline):
+        return region
+    plan = plan_chunks(region, config)
+    if isinstance(plan, Decline):
+        return plan
+    replacements = apply_plan(gm, plan, order, mode)
+    if isinstance(replacements, Decline):
+        return replacements
+    check_rewrite(gm, replacements)
+    return plan
+
+
+def _declined(anchor: fx.Node, decline: Decline) -> SiteReport:
+    return SiteReport(anchor.name, op_name(anchor), "declined", decline.code, f"declined: {decline.detail}")
+
+
+def _rewritten(plan: ChunkPlan, sorts: list[fx.Node], anchor: fx.Node) -> dict[fx.Node, SiteReport]:
+    """One report for every sort that went into the region, its anchor first among them."""
+    region = plan.region
+    members = set(region.nodes)
+    windows = f"{plan.num_windows} windows, at most {plan.window_rows} rows each"
+    reason = f"{plan.form} of {windows}, {len(region.nodes)} ops in the region"
+    return {
+        node: SiteReport(
+            node=node.name,
+            op=op_name(node),
+            status="rewritten",
+            code=None,
+            reason=reason,
+            rows=_plain(region.site.rows),
+            row_chunk=plan.window_rows,
+            num_windows=_plain(plan.num_windows),
+            form=plan.form,
+            scope=plan.scope,
+            region_ops=tuple(op_name(member) for member in region.nodes),
+            boundary=region.boundary,
+        )
+        for node in (anchor, *(sort for sort in sorts if sort in members))
+    }
+
+
+def _plain(size: int | torch.SymInt) -> int | str:
+    return size if isinstance(size, int) else str(size)
+
+
+def _apply_on_miss(gm: fx.GraphModule, report: PassReport, config: ChunkConfig) -> None:
+    # A backward graph is not what the user wrote; AOT autograd names its gradient inputs "tangents_*".
+    if config.on_miss == "ignore" or any(
+        str(n.target).startswith("tangents") for n in gm.graph.find_nodes(op="placeholder")
+    ):
+        return
+    if config.on_miss == "raise":
+        raise NothingRewritten(f"on_miss='raise': no sort of this graph was rewritten; {report}")
+    warnings.warn(f"sortpass: no sort of this graph was rewritten; {report}", stacklevel=2)

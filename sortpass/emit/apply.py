@@ -1,0 +1,87 @@
+"""Put a plan into the graph: make the new nodes, move what depends on them, swap, remove the old ones."""
+
+from __future__ import annotations
+
+import torch.fx as fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from sortpass.emit.loop import emit_loop
+from sortpass.emit.nodes import CannotBuild
+from sortpass.emit.unroll import emit_unroll
+from sortpass.graph_order import GraphOrder
+from sortpass.plan import ChunkPlan
+from sortpass.region import Region
+from sortpass.report import Decline, DeclineCode
+
+
+def apply_plan(
+    gm: fx.GraphModule, plan: ChunkPlan, order: GraphOrder, mode: FakeTensorMode
+) -> dict[fx.Node, fx.Node] | Decline:
+    """Rewrite the graph according to a plan.
+
+    Returns:
+        Live-out -> the node that replaced it; or a decline, with the graph as it was, where an op refuses its chunk.
+    """
+    emit = emit_unroll if plan.form == "unroll" else emit_loop
+    before = set(gm.graph.nodes)
+    point = _last_live_in(plan.region, order)
+    with gm.graph.inserting_after(point):
+        # inserting_after would reverse the order of what is inserted; a marker keeps it.
+        marker = gm.graph.call_function(_marker)
+    try:
+        with gm.graph.inserting_before(marker):
+            replacements = emit(gm, plan, mode)
+    except CannotBuild as failure:
+        _remove_new(gm.graph, before)
+        return Decline(DeclineCode.REBUILD_FAILED, failure.node.name, f"its chunk cannot be built: {failure}")
+    _move_dependents(plan.region, order, marker)
+    gm.graph.erase_node(marker)
+    _swap(gm.graph, plan.region, replacements)
+    return replacements
+
+
+def _marker() -> None:
+    """Target of the temporary node that marks the insertion point."""
+
+
+def _last_live_in(region: Region, order: GraphOrder) -> fx.Node:
+    """The last node the region reads: all live-ins exist after it."""
+    members = set(region.nodes)
+    live_ins = [dep for node in region.nodes for dep in node.all_input_nodes if dep not in members]
+    # A region may read nothing (a sort of a constant it makes itself); then it stands where its first node stood.
+    anchor = (
+        max(live_ins, key=order.position.__getitem__) if live_ins else order.nodes[order.position[region.nodes[0]] - 1]
+    )
+    last_placeholder = max(
+        (n for n in order.nodes if n.op == "placeholder"), key=order.position.__getitem__, default=anchor
+    )
+    return max(anchor, last_placeholder, key=order.position.__getitem__)
+
+
+def _remove_new(graph: fx.Graph, before: set[fx.Node]) -> None:
+    for node in reversed(list(graph.nodes)):
+        if node not in before:
+            graph.erase_node(node)
+
+
+def _move_dependents(region: Region, order: GraphOrder, marker: fx.Node) -> None:
+    """Move outside nodes that stand before the insertion point but need the region's results to behind it."""
+    members = set(region.nodes) - set(region.recomputed)
+    dependents = set().union(*(order.descendants(node) for node in region.nodes)) - members
+    early = [node for node in order.nodes if node in dependents and _stands_before(node, marker)]
+    for node in reversed(early):
+        marker.append(node)
+
+
+def _stands_before(node: fx.Node, other: fx.Node) -> bool:
+    return node < other
+
+
+def _swap(graph: fx.Graph, region: Region, replacements: dict[fx.Node, fx.Node]) -> None:
+    kept = set(region.recomputed)
+    leaving = set(region.nodes) - kept
+    for old, new in replacements.items():
+        old.replace_all_uses_with(new, delete_user_cb=lambda user: user not in leaving)
+    for node in reversed(region.nodes):
+        if node not in kept:
+            graph.erase_node(node)

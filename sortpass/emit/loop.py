@@ -1,0 +1,191 @@
+"""The loop form: one body, run over windows by ``while_loop``, writing into preallocated outputs.
+
+    out  = empty_strided([N, V])                    body(out, k, x):
+    k    = full([], 0)                                  start = (k.item() * N) // n
+    loop = while_loop(k < n, body, (out, k), (x,))      chunk = <region>(x[start : start + size])
+    out  = loop[0]                                      out[start : start + size].copy_(chunk)
+                                                        return out, k + 1
+
+NOTE [Outputs are carried]: the buffers are carried inputs that the body mutates and returns, not additional inputs.
+Inductor records mutation only of carried inputs; a reader of a mutated additional input may be scheduled before the
+loop. The buffers come first because Inductor takes the loop's device from the first carried input.
+
+NOTE [The counter is a tensor]: Inductor (2.13, 2.14) cannot lower an int carry. A 0-d int64 tensor on the CPU costs one
+``.item()`` per window and never synchronises a GPU.
+
+NOTE [Window facts are nodes]: ``slice`` with a data-dependent start has an unknown size unless the shape environment
+knows that the window lies inside the rows. Inductor evaluates the body again after the pass, with a new symbol for the
+counter, so the facts stand in the body as ``sym_constrain_range`` and ``_assert_scalar``, where every evaluation meets
+them.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.fx as fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from sortpass.emit.nodes import NodeBuilder, copy_chunk
+from sortpass.plan import ChunkPlan
+from sortpass.region import Region
+from sortpass.rules import Call, value_of
+from sortpass.torch_compat import symint_nodes, tracing_loop_body, while_loop_op
+
+aten = torch.ops.aten
+
+
+def emit_loop(gm: fx.GraphModule, plan: ChunkPlan, mode: FakeTensorMode) -> dict[fx.Node, fx.Node]:
+    """Insert the loop at the graph's insertion point; returns live-out -> its new node."""
+    builder = NodeBuilder(gm.graph, mode)
+    region = plan.region
+    steps, num_windows, window_steps = symint_nodes(gm.graph, [plan.steps, plan.num_windows, plan.window_steps])
+    constants = [node for node in _outside_inputs(region) if is_constant(node)]
+    outside = [node for node in _outside_inputs(region) if node not in constants]
+    sizes = [size for size in (steps, num_windows, window_steps) if isinstance(size, fx.Node)]
+    extra = list(dict.fromkeys([*outside, *sizes]))
+
+    with tracing_loop_body(mode):
+        counter_value = torch.empty([], dtype=torch.int64, device="cpu")
+        shell = _Shell(gm, region.live_outs, extra, counter_value, mode)
+        body = _build_body(shell, plan, (steps, num_windows, window_steps), constants)
+        cond = _build_cond(shell, num_windows)
+
+    buffers = [_allocate(builder, node) for node in region.live_outs]
+    counter = builder.call(aten.full.default, [], 0, dtype=torch.int64, device=torch.device("cpu"))
+    body_attr = gm.graph.get_attr(_add_submodule(gm, "chunk_body", body))
+    cond_attr = gm.graph.get_attr(_add_submodule(gm, "chunk_cond", cond))
+    loop = gm.graph.call_function(while_loop_op, (cond_attr, body_attr, (*buffers, counter), tuple(extra)))
+    loop.meta.update({k: v for k, v in region.site.node.meta.items() if k in ("stack_trace", "nn_module_stack")})
+    loop.meta["val"] = tuple(node.meta["val"] for node in (*buffers, counter))
+    return {node: builder.call(operator.getitem, loop, i, origin=node) for i, node in enumerate(region.live_outs)}
+
+
+class _Shell:
+    """Makes the body and condition graphs, which take the same inputs: (*buffers, counter, *extra)."""
+
+    def __init__(
+        self,
+        gm: fx.GraphModule,
+        live_outs: tuple[fx.Node, ...],
+        extra: list[fx.Node],
+        counter_value: torch.Tensor,
+        mode: FakeTensorMode,
+    ) -> None:
+        self.gm, self.live_outs, self.extra, self.counter_value, self.mode = gm, live_outs, extra, counter_value, mode
+
+    def new(self) -> tuple[NodeBuilder, list[fx.Node], fx.Node, dict[fx.Node, fx.Node]]:
+        graph = fx.Graph()
+        buffers = [_placeholder(graph, f"out_{i}", node.meta["val"]) for i, node in enumerate(self.live_outs)]
+        counter = _placeholder(graph, "window", self.counter_value)
+        extra = {node: _placeholder(graph, node.name, value_of(node)) for node in self.extra}
+        return NodeBuilder(graph, self.mode), buffers, counter, extra
+
+    def close(self, builder: NodeBuilder, result: Any) -> fx.GraphModule:
+        builder.graph.output(result)
+        builder.graph.lint()
+        return fx.GraphModule(self.gm, builder.graph)
+
+
+def _placeholder(graph: fx.Graph, name: str, value: Any) -> fx.Node:
+    node = graph.placeholder(name)
+    node.meta["val"] = value
+    return node
+
+
+def _build_cond(shell: _Shell, num_windows: Any) -> fx.GraphModule:
+    builder, _, counter, extra = shell.new()
+    return shell.close(builder, builder.call(aten.lt.Scalar, counter, extra.get(num_windows, num_windows)))
+
+
+def _build_body(
+    shell: _Shell, plan: ChunkPlan, sizes: tuple[Any, Any, Any], constants: list[fx.Node]
+) -> fx.GraphModule:
+    builder, buffers, counter, extra = shell.new()
+    steps, num_windows, window_steps = (extra.get(size, size) for size in sizes)
+    start, end = _window_bounds(builder, counter, steps, num_windows, window_steps)
+    windows: dict[tuple[fx.Node, int], fx.Node] = {}
+    inside = dict(extra)
+    for node in constants:
+        inside[node] = builder.call(node.target, *node.args, origin=node, **node.kwargs)
+
+    def live_in(node: fx.Node, dim: int | None) -> fx.Node:
+        if dim is None:
+            return inside[node]
+        if (node, dim) not in windows:
+            windows[node, dim] = builder.call(aten.slice.Tensor, inside[node], dim, start, end)
+        return windows[node, dim]
+
+    copies = copy_chunk(builder, plan.region, live_in, window_steps)
+    for buffer, node in zip(buffers, plan.region.live_outs, strict=True):
+        target = builder.call(aten.slice.Tensor, buffer, plan.region.row_dims[node], start, end)
+        builder.call(aten.copy_.default, target, copies[node])
+    return shell.close(builder, (*buffers, builder.call(aten.add.Tensor, counter, 1)))
+
+
+def _window_bounds(
+    builder: NodeBuilder, counter: fx.Node, steps: Any, num_windows: Any, window_steps: Any
+) -> tuple[fx.Node, fx.Node]:
+    """``start`` and ``end`` of the counter's window, with the facts of NOTE [Window facts are nodes]."""
+    k = builder.call(aten._local_scalar_dense.default, counter)
+    k.meta["unbacked_bindings"] = {k.meta["val"].node.expr: ()}  # this node defines the symbol; Inductor asks
+    last = num_windows - 1 if isinstance(num_windows, int) else None
+    builder.call(aten.sym_constrain_range.default, k, min=0, max=last)
+    start = builder.call(operator.floordiv, builder.call(operator.mul, k, steps), num_windows)
+    end = builder.call(operator.add, start, window_steps)
+    if not isinstance(steps, int):
+        for fact in (
+            builder.call(operator.ge, start, 0),
+            builder.call(operator.le, start, steps),
+            builder.call(operator.le, end, steps),
+        ):
+            builder.call(aten._assert_scalar.default, fact, "a window lies outside the rows")
+    return start, end
+
+
+def _outside_inputs(region: Region) -> Iterator[fx.Node]:
+    """Every outside node the region reads, tensors and sizes alike, once each."""
+    members = set(region.nodes)
+    seen: dict[fx.Node, None] = {}
+    for node in region.nodes:
+        resized = region.flows[node].resized
+        for name, arg in Call(node).args.items():
+            items = list(arg) if isinstance(arg, (list, tuple)) else [arg]
+            for position, item in enumerate(items):
+                is_row_count = resized.get(name) == position and isinstance(arg, (list, tuple))
+                if isinstance(item, fx.Node) and item not in members and not is_row_count:
+                    seen[item] = None
+    yield from seen
+
+
+def is_constant(node: fx.Node) -> bool:
+    """A one-element tensor made from constants (``full([], -inf)``): made again in the body, not passed in.
+
+    Inductor folds it into the kernel there; passed in, it would be a buffer to load.
+    """
+    value = value_of(node)
+    return (
+        node.op == "call_function"
+        and node.target in (aten.full.default, aten.scalar_tensor.default)
+        and not node.all_input_nodes
+        and isinstance(value, torch.Tensor)
+        and value.ndim == 0
+    )
+
+
+def _allocate(builder: NodeBuilder, live_out: fx.Node) -> fx.Node:
+    value = live_out.meta["val"]
+    flat = symint_nodes(builder.graph, [*value.shape, *value.stride()])
+    size, stride = flat[: value.ndim], flat[value.ndim :]
+    return builder.call(aten.empty_strided.default, size, stride, dtype=value.dtype, device=value.device)
+
+
+def _add_submodule(gm: fx.GraphModule, prefix: str, module: fx.GraphModule) -> str:
+    index = 0
+    while hasattr(gm, f"{prefix}_{index}"):
+        index += 1
+    gm.add_module(f"{prefix}_{index}", module)
+    return f"{prefix}_{index}"

@@ -1,0 +1,101 @@
+"""Make nodes that carry everything the next pass expects: a fake value, the user's source line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch.fx as fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from sortpass.region import Region
+from sortpass.rules import ANY, Call, value_of
+
+# What a copied node must not inherit: facts about the whole tensor.
+_WHOLE_FACTS = ("val", "tensor_meta", "example_value", "unbacked_bindings", "eager_input_vals")
+
+
+class CannotBuild(Exception):
+    """An op refused its chunk-sized inputs. Raised before the graph is changed; becomes a decline."""
+
+    def __init__(self, node: fx.Node, why: str) -> None:
+        super().__init__(why)
+        self.node = node
+
+
+class NodeBuilder:
+    """Creates ``call_function`` nodes with fake values at the graph's insertion point."""
+
+    def __init__(self, graph: fx.Graph, mode: FakeTensorMode) -> None:
+        self.graph = graph
+        self.mode = mode
+
+    def call(self, target: Any, *args: Any, origin: fx.Node | None = None, **kwargs: Any) -> fx.Node:
+        """Create a node, evaluate it on fake values, and inherit ``origin``'s source location.
+
+        Raises:
+            CannotBuild: the op's fake kernel refuses the inputs; the node is removed again.
+        """
+        node = self.graph.call_function(target, args, kwargs)
+        if origin is not None:
+            node.meta.update({key: value for key, value in origin.meta.items() if key not in _WHOLE_FACTS})
+        try:
+            with self.mode:
+                node.meta["val"] = target(*_values(args), **_values(kwargs))
+        except RuntimeError as error:
+            self.graph.erase_node(node)
+            raise CannotBuild(origin or node, str(error).split("\n")[0]) from error
+        return node
+
+
+def _values(args: Any) -> Any:
+    return fx.map_arg(args, value_of)
+
+
+def copy_chunk(
+    builder: NodeBuilder,
+    region: Region,
+    live_in: Callable[[fx.Node, int | None], Any],
+    window_steps: Any,
+) -> Mapping[fx.Node, fx.Node]:
+    """Copy the region's nodes for one window.
+
+    Args:
+        builder: where the copies go.
+        region: what to copy.
+        live_in: gives the node that stands for an outside value, cut along a dim or whole.
+        window_steps: what replaces the row count in size arguments.
+
+    Returns:
+        Member -> its copy.
+    """
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in region.nodes:
+        flow, args = region.flows[node], Call(node).args
+
+        def chunk_of(arg: Any, dim: Any) -> Any:
+            if not isinstance(arg, fx.Node):
+                return arg
+            if arg in copies:
+                return copies[arg]
+            return live_in(arg, dim if isinstance(dim, int) and dim is not ANY else None)
+
+        new_args: dict[str, Any] = {}
+        for name, arg in args.items():
+            dim = flow.inputs.get(name)
+            if name in flow.resized:
+                arg = [window_steps if i == flow.resized[name] else size for i, size in enumerate(arg)]
+            if isinstance(arg, (list, tuple)):
+                dims = dim if isinstance(dim, tuple) else (dim,) * len(arg)
+                new_args[name] = [chunk_of(item, d) for item, d in zip(arg, dims, strict=True)]
+            else:
+                new_args[name] = chunk_of(arg, dim)
+        positional, keyword = _as_written(node, new_args)
+        copies[node] = builder.call(node.target, *positional, origin=node, **keyword)
+    return copies
+
+
+def _as_written(node: fx.Node, bound: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments in the form the node had them: nothing defaulted is spelled out, so ``stable`` stays what it was."""
+    names = list(bound)
+    return [bound[name] for name in names[: len(node.args)]], {name: bound[name] for name in node.kwargs}

@@ -1,0 +1,101 @@
+"""The order a graph's nodes must keep, beyond what their arguments say.
+
+Random ops must stay in the order they draw in, writes in the order they write in, and ops with effects unknown to us in
+the order they stand in. The rewrite moves nodes, so these orders become dependencies here.
+"""
+
+from __future__ import annotations
+
+import operator
+from functools import cache
+
+import torch
+import torch.fx as fx
+
+from sortpass.rules import is_pure
+from sortpass.torch_compat import while_loop_op
+
+
+class GraphOrder:
+    """Dependencies of a graph, computed once before it is changed."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.nodes: list[fx.Node] = list(graph.nodes)
+        self.position = {node: i for i, node in enumerate(self.nodes)}
+        self._dependencies: dict[fx.Node, list[fx.Node]] = {}
+        self._segment: dict[fx.Node, int] = {}
+        last_fixed: fx.Node | None = None
+        segment = 0
+        for node in self.nodes:
+            deps = list(node.all_input_nodes)
+            if is_fixed(node):
+                if last_fixed is not None:
+                    deps.append(last_fixed)
+                last_fixed = node
+            self._dependencies[node] = deps
+            # A member must not move across a write to memory it may read, so regions stay between two writes.
+            segment += is_write(node)
+            self._segment[node] = segment
+        self._ancestors = cache(self._find_ancestors)
+        self._descendants = cache(self._find_descendants)
+
+    def dependencies(self, node: fx.Node) -> list[fx.Node]:
+        return self._dependencies[node]
+
+    def same_segment(self, a: fx.Node, b: fx.Node) -> bool:
+        return self._segment[a] == self._segment[b]
+
+    def ancestors(self, node: fx.Node) -> frozenset[fx.Node]:
+        return self._ancestors(node)
+
+    def descendants(self, node: fx.Node) -> frozenset[fx.Node]:
+        return self._descendants(node)
+
+    def _find_ancestors(self, node: fx.Node) -> frozenset[fx.Node]:
+        found: set[fx.Node] = set()
+        frontier = [node]
+        while frontier:
+            for dep in self._dependencies[frontier.pop()]:
+                if dep not in found:
+                    found.add(dep)
+                    frontier.append(dep)
+        return frozenset(found)
+
+    def _find_descendants(self, node: fx.Node) -> frozenset[fx.Node]:
+        found: set[fx.Node] = set()
+        for later in self.nodes[self.position[node] + 1 :]:
+            if any(dep is node or dep in found for dep in self._dependencies[later]):
+                found.add(later)
+        return frozenset(found)
+
+    @staticmethod
+    def why_fixed(node: fx.Node) -> str | None:
+        """Why a node may not move at all, as the end of a sentence; None where it may."""
+        if is_write(node):
+            return "writes into its input"
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            return "draws random numbers"
+        return None
+
+
+def is_fixed(node: fx.Node) -> bool:
+    """Whether the node must keep its place among others like it: it draws, writes, or has effects we cannot see."""
+    if node.op == "call_module":
+        return True
+    if node.op != "call_function" or node.target is operator.getitem:
+        return False
+    if isinstance(node.target, torch._ops.HigherOrderOperator) or node.is_impure():
+        return True
+    # Ranks must meet their collectives in one order.
+    in_group = isinstance(node.target, torch._ops.OpOverload) and "c10d" in node.target.namespace
+    return in_group or (isinstance(node.target, torch._ops.OpOverload) and not is_pure(node.target))
+
+
+def is_write(node: fx.Node) -> bool:
+    """Whether the node may write into memory that other nodes read."""
+    if node.op != "call_function":
+        return False
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        return node.target is not while_loop_op  # the only loop the pass meets is its own, which writes to fresh memory
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable

@@ -1,0 +1,111 @@
+"""Measure peak memory and time of a call, the way every number in the README was made.
+
+CPU: run under ``torch.profiler`` and replay its allocation events in time order; this sees every allocation PyTorch's
+allocator makes, Inductor's C++ kernels' included. CUDA: ``max_memory_allocated`` minus what was allocated before.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+SELF_CHECK_TOLERANCE = 0.03
+SORT_BYTES_PER_LOGIT = 12  # fp32 values + int64 indices; torch.sort on CPU needs no scratch
+
+
+class MeasurementError(RuntimeError):
+    """The peak meter does not read what a plain ``torch.sort`` is known to allocate."""
+
+
+def peak_bytes(run: Callable[[], Any], device: str = "cpu") -> int:
+    """The most bytes allocated at once during ``run()``, above what was allocated before it.
+
+    The result of ``run`` counts, since it is alive when the peak is. Call ``run`` once before, so that compilation and
+    caches do not count.
+    """
+    gc.collect()
+    return _cuda_peak(run) if device.startswith("cuda") else _cpu_peak(run)
+
+
+def _cpu_peak(run: Callable[[], Any]) -> int:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        result = run()
+    del result
+    # Raw events: profile.events() drops allocations that fall outside any op, such as Inductor's empty_strided.
+    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
+    alive = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        alive += event.nbytes()
+        peak = max(peak, alive)
+    return peak
+
+
+def _cuda_peak(run: Callable[[], Any]) -> int:
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    result = run()
+    torch.cuda.synchronize()
+    peak = torch.cuda.max_memory_allocated() - before
+    del result
+    return peak
+
+
+def check_meter(rows: int = 64, vocab: int = 32_000) -> float:
+    """Measure a plain CPU ``torch.sort``; returns bytes per fp32 logit.
+
+    Raises:
+        MeasurementError: it is off the known 12 B by more than 3%, so no other reading can be trusted.
+    """
+    logits = torch.randn(rows, vocab)
+    measured = peak_bytes(lambda: torch.sort(logits)) / logits.numel()
+    if abs(measured / SORT_BYTES_PER_LOGIT - 1) > SELF_CHECK_TOLERANCE:
+        raise MeasurementError(
+            f"torch.sort measured {measured:.2f} bytes per fp32 logit, expected {SORT_BYTES_PER_LOGIT}; "
+            "the profiler of this torch reports memory differently"
+        )
+    return measured
+
+
+def median_times(
+    variants: Mapping[str, Callable[[], Any]],
+    *,
+    rounds: int = 5,
+    device: str = "cpu",
+    tick: Callable[[], None] = lambda: None,
+) -> dict[str, float]:
+    """Median seconds of each variant, interleaved in one process so that noise hits all alike.
+
+    Args:
+        variants: name -> call. Each is run once beforehand.
+        rounds: runs of each.
+        device: synchronised around each call where it is CUDA.
+        tick: called after each run, for progress.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    for run in variants.values():
+        run()
+        tick()
+    for _ in range(rounds):
+        for name, run in variants.items():
+            seconds[name].append(timed(run, device))
+            tick()
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def timed(run: Callable[[], Any], device: str = "cpu") -> float:
+    """Seconds of one call."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    result = run()
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+    del result
+    return time.perf_counter() - start

@@ -1,0 +1,170 @@
+"""Grow a region: the row-independent neighbourhood of a sort that is cut into windows as one.
+
+Starting at the anchor, the row dim is followed up to producers and down to users, asking each op's rule where it goes.
+A node joins if its rule maps rows to rows consistently with its neighbours. What does not join ends the region: ops
+without a rule, ops that couple rows, random ops, collectives, anything that mutates. Then the set is made convex (no
+path leaves and comes back) and its edges are trimmed.
+
+     x ──────────────┐                       sliced live-in: x          whole live-in: bias
+     x -> sort -> softmax -> cumsum -> le -> scatter -> where -> out    live-out: out
+          └────────────── indices ───────────┘
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch.fx as fx
+
+from sortpass.convex import convex_subset
+from sortpass.edges import find_live_outs, trim_edges
+from sortpass.errors import InternalError
+from sortpass.graph_order import GraphOrder
+from sortpass.report import Decline, DeclineCode, op_name
+from sortpass.rules import ANY, Blocked, Call, Flow, find_rule_maybe, is_pure, same_size
+from sortpass.sites import SortSite
+from sortpass.torch_compat import fake_values
+
+
+@dataclasses.dataclass(frozen=True)
+class Region:
+    """A convex set of nodes, each of which maps rows to rows.
+
+    Attributes:
+        site: the anchor it was grown from.
+        nodes: members, in graph order.
+        row_dims: member -> the dim of its output(s) along which rows are independent.
+        flows: member -> what it needs of its arguments.
+        live_outs: members whose values are read outside, in graph order.
+        recomputed: members that are views read outside; they also stay outside, on top of a live-out or live-in.
+        boundary: what kept neighbours out.
+    """
+
+    site: SortSite
+    nodes: tuple[fx.Node, ...]
+    row_dims: Mapping[fx.Node, int]
+    flows: Mapping[fx.Node, Flow]
+    live_outs: tuple[fx.Node, ...]
+    recomputed: tuple[fx.Node, ...]
+    boundary: tuple[Decline, ...]
+
+
+def tensor_inputs(node: fx.Node, flow: Flow) -> Iterator[tuple[fx.Node, Any]]:
+    """Each tensor argument of a call with the dim it is cut along (or WHOLE, or ANY)."""
+    args = Call(node).args
+    for name, arg in args.items():
+        items = list(arg) if isinstance(arg, (list, tuple)) else [arg]
+        for position, item in enumerate(items):
+            if not isinstance(item, fx.Node) or next(fake_values(item), None) is None:
+                continue
+            if name not in flow.inputs:
+                raise InternalError(
+                    f"the rule of {op_name(node)} does not say what it needs of {name!r}: {node.format_node()}"
+                )
+            dim = flow.inputs[name]
+            yield item, dim[position] if isinstance(dim, tuple) else dim
+
+
+def grow_region(site: SortSite, order: GraphOrder, *, scope: str = "region") -> Region | Decline:
+    """The region around a site, or why there is none."""
+    growth = _Growth(site, order)
+    if decline := growth.start():
+        return decline
+    growth.grow(follow_all=scope == "region")
+    members = convex_subset(growth.dims, site.node, order)
+    members = trim_edges(members, site.node, order)
+    if site.node not in members:
+        return Decline(DeclineCode.NOT_DENSE, site.node.name, "its outputs have strides that windows cannot write to")
+    live_outs, recomputed = find_live_outs(members, order)
+    return Region(
+        site=site,
+        nodes=tuple(node for node in order.nodes if node in members),
+        row_dims={node: growth.dims[node] for node in members},
+        flows={node: growth.flows[node] for node in members},
+        live_outs=tuple(live_outs),
+        recomputed=tuple(recomputed),
+        boundary=tuple(decline for node, decline in growth.blocked.items() if node not in members),
+    )
+
+
+class _Growth:
+    """The members found so far; lives only inside :func:`grow_region`."""
+
+    def __init__(self, site: SortSite, order: GraphOrder) -> None:
+        self.site = site
+        self.order = order
+        self.dims: dict[fx.Node, int] = {}
+        self.flows: dict[fx.Node, Flow] = {}
+        self.blocked: dict[fx.Node, Decline] = {}
+
+    def start(self) -> Decline | None:
+        if self._join(self.site.node, self.site.row_dim):
+            return None
+        return self.blocked[self.site.node]
+
+    def grow(self, *, follow_all: bool) -> None:
+        frontier = [self.site.node]
+        while frontier:
+            node = frontier.pop()
+            for neighbour, dims in self._neighbours(node):
+                is_output_of_anchor = node is self.site.node and neighbour in node.users
+                if neighbour in self.dims or not (follow_all or is_output_of_anchor):
+                    continue
+                if any(self._join(neighbour, dim) for dim in dims):
+                    self.blocked.pop(neighbour, None)
+                    frontier.append(neighbour)
+
+    def _neighbours(self, node: fx.Node) -> Iterator[tuple[fx.Node, list[int]]]:
+        """Producers with the dim wanted of them, users with the output dims they might be cut along."""
+        for producer, dim in tensor_inputs(node, self.flows[node]):
+            if isinstance(dim, int):
+                yield producer, [dim]
+        for user in node.users:
+            if user.op == "call_function" and (tensor := next(fake_values(user), None)) is not None:
+                yield user, list(range(tensor.ndim))
+
+    def _join(self, node: fx.Node, dim: int) -> bool:
+        outcome = self._flow_if_cut(node, dim)
+        if isinstance(outcome, Decline):
+            if node.op == "call_function":
+                self.blocked.setdefault(node, outcome)
+            return False
+        self.dims[node], self.flows[node] = dim, outcome
+        return True
+
+    def _flow_if_cut(self, node: fx.Node, dim: int) -> Flow | Decline:
+        """The node's flow when cut along ``dim``, if that agrees with every member it touches."""
+        if node.op != "call_function":
+            return self._no(node, DeclineCode.COUPLED, "is not a call")
+        rule = find_rule_maybe(node.target)
+        if rule is None or not (is_pure(node.target) or node.target is operator.getitem):
+            return self._no(node, DeclineCode.UNKNOWN_OP, self.order.why_fixed(node) or "has no rule")
+        if not self.order.same_segment(node, self.site.node):
+            return self._no(node, DeclineCode.COUPLED, "stands on the other side of an in-place write")
+        tensors = list(fake_values(node))
+        if not tensors or any(dim >= t.ndim or not same_size(t.shape[dim], self.site.steps) for t in tensors):
+            return self._no(node, DeclineCode.COUPLED, f"dim {dim} does not hold the rows")
+        flow = rule(Call(node), dim)
+        if isinstance(flow, Blocked):
+            return self._no(node, DeclineCode.COUPLED, flow.why)
+        for producer, wanted in tensor_inputs(node, flow):
+            if isinstance(wanted, int) and not self._holds_rows(producer, wanted):
+                return self._no(node, DeclineCode.COUPLED, f"needs other rows of {producer.name}")
+            if producer in self.dims and wanted != ANY and wanted != self.dims[producer]:
+                return self._no(node, DeclineCode.COUPLED, f"needs all rows of {producer.name}")
+        for user in node.users:
+            if user in self.flows:
+                for producer, wanted in tensor_inputs(user, self.flows[user]):
+                    if producer is node and wanted not in (ANY, dim):
+                        return self._no(node, DeclineCode.COUPLED, f"{user.name} needs all its rows")
+        return flow
+
+    def _holds_rows(self, node: fx.Node, dim: int) -> bool:
+        return all(same_size(t.shape[dim], self.site.steps) for t in fake_values(node))
+
+    @staticmethod
+    def _no(node: fx.Node, code: DeclineCode, why: str) -> Decline:
+        return Decline(code, node.name, f"{op_name(node)} {why}")

@@ -1,0 +1,141 @@
+"""What the pass decided, as data: one :class:`PassReport` per graph, one :class:`SiteReport` per sort in it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+from collections.abc import Iterator
+from contextvars import ContextVar
+
+import torch.fx as fx
+
+
+class DeclineCode(enum.Enum):
+    """Why a site was left alone."""
+
+    BELOW_MIN_BYTES = "below min_bytes"
+    FEW_ROWS = "no more rows than a chunk"
+    NO_ROW_DIM = "no row dim"
+    NO_SHAPE = "no shape metadata"
+    DYNAMIC_ROWS = "dynamic rows"
+    TOO_MANY_WINDOWS = "too many windows"
+    NO_GAIN = "no gain"
+    NOT_DENSE = "output not dense"
+    COUPLED = "rows are coupled"
+    UNKNOWN_OP = "no rule"
+    REBUILD_FAILED = "chunk cannot be built"
+
+
+@dataclasses.dataclass(frozen=True)
+class Decline:
+    """A "no" as a value: a code tests can match, the node to blame, and one sentence a user understands."""
+
+    code: DeclineCode
+    node: str
+    detail: str
+
+
+@dataclasses.dataclass(frozen=True)
+class SiteReport:
+    """One sort the pass considered, whatever it decided.
+
+    Attributes:
+        node: name of the sort node in the graph before the pass.
+        op: e.g. ``"aten.sort.stable"``.
+        status: ``"rewritten"`` or ``"declined"``.
+        code: why it was declined; None where it was rewritten.
+        reason: one sentence: why it was declined, or what was done.
+        rows: sorted sequences; an int, or the expression of a dynamic size as text.
+        row_chunk: the most rows a window holds; None where declined.
+        num_windows: windows; an int, or an expression as text; None where declined.
+        form: ``"loop"`` or ``"unroll"``; None where declined.
+        scope: ``"region"`` or ``"sort"``; None where declined.
+        region_ops: the ops that now run per window, in graph order.
+        boundary: what kept neighbours out of the region, each naming its node.
+    """
+
+    node: str
+    op: str
+    status: str
+    code: DeclineCode | None
+    reason: str
+    rows: int | str | None = None
+    row_chunk: int | None = None
+    num_windows: int | str | None = None
+    form: str | None = None
+    scope: str | None = None
+    region_ops: tuple[str, ...] = ()
+    boundary: tuple[Decline, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class PassReport:
+    """What the pass did to one graph.
+
+    Attributes:
+        sites: one entry per sort considered, in graph order.
+        modified: whether the graph was changed at all.
+    """
+
+    sites: tuple[SiteReport, ...] = ()
+    modified: bool = False
+
+    @property
+    def num_rewritten(self) -> int:
+        """Number of sites that were rewritten."""
+        return sum(site.status == "rewritten" for site in self.sites)
+
+    def __str__(self) -> str:
+        if not self.sites:
+            return "chunked 0 of 0 sorts: the graph has no sort"
+        lines = "; ".join(f"{site.node}: {site.reason}" for site in self.sites)
+        return f"chunked {self.num_rewritten} of {len(self.sites)} sorts: {lines}"
+
+
+_capturing: ContextVar[list[PassReport] | None] = ContextVar("sortpass_reports", default=None)
+
+
+@contextlib.contextmanager
+def capture_reports() -> Iterator[list[PassReport]]:
+    """Collect the report of every graph compiled inside the ``with`` block.
+
+    While capturing, Inductor's FX-graph and AOT caches are bypassed: a graph loaded from a cache was rewritten when it
+    was stored, so the pass does not run again and there would be nothing to report.
+
+    Yields:
+        A list that receives one :class:`PassReport` per compiled graph (forward, backward, each graph of a function
+        with graph breaks), in compile order.
+
+    Example:
+        >>> with capture_reports() as reports:
+        ...     torch.compile(step, backend="chunked_sort")(logits)
+        >>> print(reports[0].num_rewritten)
+        1
+    """
+    reports: list[PassReport] = []
+    token = _capturing.set(reports)
+    try:
+        yield reports
+    finally:
+        _capturing.reset(token)
+
+
+def is_capturing() -> bool:
+    """Whether a :func:`capture_reports` block is active."""
+    return _capturing.get() is not None
+
+
+def publish(report: PassReport) -> None:
+    """Hand a finished report to the active :func:`capture_reports` block, if any."""
+    reports = _capturing.get()
+    if reports is not None:
+        reports.append(report)
+
+
+def op_name(node: fx.Node) -> str:
+    """``aten.sort.default`` for an overload, the plain name for anything else."""
+    target = node.target
+    if isinstance(target, str):
+        return target
+    return str(target) if hasattr(target, "_schema") else getattr(target, "__name__", str(target))

@@ -1,0 +1,218 @@
+"""The table of op rules: where the row dim goes through each op.
+
+A rule answers one question: *if the output of this call is cut along dim d, what must each tensor argument be?* It is
+cut along a dim of its own, needed whole, or not read at all. Asked for every output dim, the same rule also gives the
+forward direction, so op knowledge stands in one place. What a chunk of the call looks like is part of the answer: the
+call is repeated with the same arguments, except those that spell the row count (``view``'s size, ``expand``'s size),
+which the rule names in ``Flow.resized``.
+
+Adding an op: write one function in the module of its kind, decorate it, and add one row to ``tests/test_rules.py``.
+
+    @register_rule(aten.cumsum.default)
+    def cumsum(call, row_dim):
+        if call.dim("dim") == row_dim:
+            return Blocked(f"runs along the row dim ({row_dim})")
+        return Flow({"self": row_dim})
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import torch
+import torch.fx as fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+WHOLE: Final = None
+"""The argument is needed with all its rows."""
+
+ANY: Final = "any"
+"""The values of the argument are not read (only its dtype or device), so any part of it will do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Flow:
+    """What a call needs of its arguments when its output is cut along one dim.
+
+    Attributes:
+        inputs: argument name -> the dim it is cut along, :data:`WHOLE`, :data:`ANY`, or for a list of tensors a tuple
+            of these. Every tensor argument must be named.
+        resized: argument name -> position in that list-valued argument which holds the row count and becomes the
+            window's row count.
+    """
+
+    inputs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    resized: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocked:
+    """The call cannot be cut along that dim; ``why`` continues a sentence that starts with the op's name."""
+
+    why: str
+
+
+class Call:
+    """One call of an op, its arguments bound by schema name and its shapes at hand.
+
+    ATen graphs drop arguments that have their default value, and ops differ in what is positional, so a rule never
+    looks at ``node.args[i]``.
+    """
+
+    def __init__(self, node: fx.Node) -> None:
+        self.node = node
+        self.args: dict[str, Any] = bound_args(node)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.args[name]
+
+    def is_tensor(self, name: str) -> bool:
+        return isinstance(value_of(self.args.get(name)), torch.Tensor)
+
+    def shape(self, name: str) -> tuple[Any, ...]:
+        """Shape of a tensor argument."""
+        return tuple(value_of(self.args[name]).shape)
+
+    def ndim(self, name: str) -> int:
+        return len(self.shape(name))
+
+    @property
+    def out(self) -> torch.Tensor:
+        """The output, or the first tensor of a tuple of outputs."""
+        val = self.node.meta["val"]
+        return next(v for v in val if isinstance(v, torch.Tensor)) if isinstance(val, (tuple, list)) else val
+
+    @property
+    def out_shape(self) -> tuple[Any, ...]:
+        return tuple(self.out.shape)
+
+    def dim(self, name: str, of: str = "self") -> int:
+        """A dim argument, wrapped to be non-negative."""
+        return wrap_dim(self.args[name], self.ndim(of))
+
+    def dims(self, name: str, of: str = "self") -> tuple[int, ...] | None:
+        """A dim or list of dims, wrapped; None when it means all dims."""
+        value = self.args[name]
+        if value is None or (isinstance(value, (list, tuple)) and not value):
+            return None
+        values = value if isinstance(value, (list, tuple)) else [value]
+        return tuple(wrap_dim(v, self.ndim(of)) for v in values)
+
+
+Rule = Callable[[Call, int], "Flow | Blocked"]
+
+_RULES: dict[Any, Rule] = {}
+
+
+def register_rule(*ops: Any) -> Callable[[Rule], Rule]:
+    """Register a rule for one or more ATen (or custom) op overloads; a later registration replaces an earlier one.
+
+    Args:
+        ops: ``OpOverload`` objects, e.g. ``torch.ops.mylib.rowwise_norm.default``.
+
+    Returns:
+        A decorator for a function ``(call: Call, row_dim: int) -> Flow | Blocked``. ``row_dim`` is a dim of the call's
+        (first) output, never negative.
+
+    Example:
+        >>> @register_rule(torch.ops.mylib.row_norm.default)   # row_norm(Tensor self, int dim) -> Tensor
+        ... def row_norm(call, row_dim):
+        ...     if call.dim("dim") == row_dim:
+        ...         return Blocked("normalises along the row dim")
+        ...     return Flow({"self": row_dim})
+    """
+
+    def decorate(rule: Rule) -> Rule:
+        for op in ops:
+            if not isinstance(op, torch._ops.OpOverload):
+                raise TypeError(f"register_rule takes op overloads such as torch.ops.aten.cumsum.default, got {op!r}")
+            _RULES[op] = rule
+        return rule
+
+    return decorate
+
+
+def registered_rules() -> Mapping[Any, Rule]:
+    """The explicit table: op overload -> rule (pointwise ops are known by their tag and not listed)."""
+    return _RULES
+
+
+def is_pure(op: Any) -> bool:
+    """Whether repeating a call of ``op`` gives the same result and changes nothing."""
+    return (
+        isinstance(op, torch._ops.OpOverload)
+        and not op._schema.is_mutable
+        and torch.Tag.nondeterministic_seeded not in op.tags
+    )
+
+
+def find_rule_maybe(op: Any) -> Rule | None:
+    """The rule of an op: registered, or the common one of everything tagged pointwise."""
+    if op is operator.getitem:
+        return item_rule
+    if op in _RULES:
+        return _RULES[op]
+    if is_pure(op) and torch.Tag.pointwise in op.tags:
+        return broadcast_rule
+    return None
+
+
+def broadcast_rule(call: Call, row_dim: int) -> Flow | Blocked:
+    """Every tensor argument is aligned with the output from the right, as NumPy broadcasting does.
+
+    For an output ``[N, V]`` cut along dim 0: ``[N, V]`` and ``[N, 1]`` are cut along 0, ``[V]``, ``[1, V]`` and a
+    scalar are needed whole.
+    """
+    inputs: dict[str, Any] = {}
+    for name, value in call.args.items():
+        if isinstance(value, (list, tuple)) and any(isinstance(value_of(v), torch.Tensor) for v in value):
+            return Blocked("takes a list of tensors")
+        if call.is_tensor(name):
+            inputs[name] = aligned_dim(call.shape(name), call.out_shape, row_dim)
+    return Flow(inputs)
+
+
+def item_rule(call: Call, row_dim: int) -> Flow:
+    """``sort[0]``: one output of a call with several, all of which are cut along the same dim."""
+    return Flow({"self": row_dim})
+
+
+def aligned_dim(shape: tuple[Any, ...], out_shape: tuple[Any, ...], row_dim: int) -> int | None:
+    """The dim of ``shape`` that broadcasts to ``out_shape[row_dim]``; WHOLE where it has none or has size 1."""
+    dim = row_dim - (len(out_shape) - len(shape))
+    if dim < 0 or (statically_known_true(shape[dim] == 1) and not statically_known_true(out_shape[row_dim] == 1)):
+        return WHOLE
+    return dim
+
+
+def bound_args(node: fx.Node) -> dict[str, Any]:
+    """The arguments of a call by schema name, with the schema's defaults filled in."""
+    if node.target is operator.getitem:
+        return {"self": node.args[0], "index": node.args[1]}
+    schema = node.target._schema  # type: ignore[union-attr]
+    bound: dict[str, Any] = {}
+    for position, arg in enumerate(schema.arguments):
+        if position < len(node.args):
+            bound[arg.name] = node.args[position]
+        elif arg.name in node.kwargs:
+            bound[arg.name] = node.kwargs[arg.name]
+        else:
+            bound[arg.name] = arg.default_value if arg.has_default_value() else None
+    return bound
+
+
+def value_of(arg: Any) -> Any:
+    """The fake value of a node, or the argument itself where it is a constant."""
+    return arg.meta.get("val") if isinstance(arg, fx.Node) else arg
+
+
+def wrap_dim(dim: int, ndim: int) -> int:
+    return dim + max(ndim, 1) if dim < 0 else dim
+
+
+def same_size(a: Any, b: Any) -> bool:
+    """Whether two sizes are known to be equal, without adding a guard."""
+    return statically_known_true(a == b)

@@ -1,0 +1,105 @@
+"""Find the sorts of a graph and measure them: which dim is sorted, which dim is cut, how many rows there are.
+
+Every spelling (``sort``, ``argsort``, ``msort``, methods, ``dim=`` in any form) reaches an ATen graph as
+``aten.sort.default`` or ``aten.sort.stable``. ``aten.topk`` is a secondary anchor: a sampler built on it alone (HF's
+min-p, eta and epsilon warpers) holds the same big intermediates, so it starts a region where no sort did.
+
+A row is one sorted sequence. Logits ``[B, T, V]`` sorted along ``V`` have ``B * T`` rows; they are cut along the larger
+of ``B`` and ``T``, and one step along it holds the other's number of rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+import torch.fx as fx
+
+from sortpass.config import ChunkConfig
+from sortpass.report import Decline, DeclineCode
+from sortpass.rules import Call
+from sortpass.torch_compat import guard_all, size_hint_maybe
+
+aten = torch.ops.aten
+
+SORT_OPS = (aten.sort.default, aten.sort.stable)
+SECONDARY_OPS = (aten.topk.default,)
+
+INDEX_BYTES = 8  # sort returns int64 indices
+
+
+@dataclasses.dataclass(frozen=True)
+class SortSite:
+    """A sort that is large enough to be cut.
+
+    Attributes:
+        node: the anchor.
+        row_dim: the dim to cut.
+        steps: size of that dim.
+        rows_per_step: sorted sequences at one position of ``row_dim`` (the other batch dims multiplied).
+    """
+
+    node: fx.Node
+    row_dim: int
+    steps: int | torch.SymInt
+    rows_per_step: int | torch.SymInt
+
+    @property
+    def rows(self) -> int | torch.SymInt:
+        return self.steps * self.rows_per_step
+
+
+def find_anchors(graph: fx.Graph) -> tuple[list[fx.Node], list[fx.Node]]:
+    """The sort nodes and the secondary anchors of a graph, each in graph order."""
+    calls = [node for node in graph.nodes if node.op == "call_function"]
+    return (
+        [node for node in calls if node.target in SORT_OPS],
+        [node for node in calls if node.target in SECONDARY_OPS],
+    )
+
+
+def measure_site(node: fx.Node, config: ChunkConfig) -> SortSite | Decline:
+    """Measure one anchor; a :class:`Decline` where it has no rows or is not large.
+
+    Large means: more rows than a chunk, and values + indices of at least ``min_bytes``. With dynamic sizes this is the
+    one question that is asked on purpose, as a single guard, so that small and large batches get one compile each.
+    """
+    call = Call(node)
+    if not isinstance(call["self"], fx.Node) or "val" not in call["self"].meta:
+        return Decline(DeclineCode.NO_SHAPE, node.name, "its input has no shape metadata; run FakeTensorProp first")
+    keys = call["self"].meta["val"]
+    if keys.ndim < 2:
+        return Decline(DeclineCode.NO_ROW_DIM, node.name, f"sorts a {keys.ndim}-D tensor, which has a single row")
+    batch_dims = [dim for dim in range(keys.ndim) if dim != call.dim("dim")]
+    row_dim = max(batch_dims, key=lambda dim: _hint_or_large(keys.shape[dim]))
+    rows_per_step: Any = 1
+    for dim in batch_dims:
+        if dim != row_dim:
+            rows_per_step = rows_per_step * keys.shape[dim]
+    site = SortSite(node, row_dim, keys.shape[row_dim], rows_per_step)
+    return _decline_small(site, keys, config) or site
+
+
+def _hint_or_large(size: int | torch.SymInt) -> int:
+    hint = size_hint_maybe(size)
+    return 2**62 if hint is None else hint
+
+
+def _decline_small(site: SortSite, keys: torch.Tensor, config: ChunkConfig) -> Decline | None:
+    num_bytes = keys.numel() * (keys.element_size() + INDEX_BYTES)
+    if size_hint_maybe(num_bytes) is None or size_hint_maybe(site.rows) is None:
+        return None  # an unbacked size cannot be asked; the loop is right for any
+    more_rows, enough_bytes = site.rows > config.row_chunk, num_bytes >= config.min_bytes
+    if guard_all(more_rows, enough_bytes):
+        return None
+    rows, size = size_hint_maybe(site.rows), size_hint_maybe(num_bytes)
+    if rows is not None and rows <= config.row_chunk:
+        return Decline(
+            DeclineCode.FEW_ROWS, site.node.name, f"has {rows} rows, no more than row_chunk={config.row_chunk}"
+        )
+    return Decline(
+        DeclineCode.BELOW_MIN_BYTES,
+        site.node.name,
+        f"its values + indices take {size:,} bytes, below min_bytes={config.min_bytes:,}",
+    )
