@@ -15,6 +15,7 @@ import torch.fx as fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.debugging import boxed_nop
 from torch._dynamo.backends.registry import lookup_backend
+from torch._functorch.aot_autograd import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._inductor.custom_graph_pass import get_custom_graph_passes
 
@@ -89,7 +90,9 @@ def _compile_aot(gm: fx.GraphModule, example_inputs: Sequence[Any], config: Chun
 
     def compile_rewritten(aten_gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         run_pass(aten_gm, config)
-        return inner(aten_gm, list(inputs))
+        compiled = inner(aten_gm, list(inputs))
+        # AOT autograd calls with one list that it clears, so that inputs can be freed early.
+        return compiled if getattr(compiled, "_boxed_call", False) else make_boxed_func(compiled)
 
     return aot_autograd(
         fw_compiler=compile_rewritten,

@@ -8,6 +8,7 @@ Before                                        After (row_chunk = 2)
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import logging
@@ -19,7 +20,7 @@ import torch
 import torch.fx as fx
 
 from sortpass.config import ChunkConfig
-from sortpass.emit import apply_plan
+from sortpass.emit import Applied, apply_plan
 from sortpass.errors import NothingRewritten
 from sortpass.graph_order import GraphOrder
 from sortpass.plan import ChunkPlan, plan_chunks
@@ -149,11 +150,27 @@ def _rewrite_anchor(gm: fx.GraphModule, anchor: fx.Node, config: ChunkConfig) ->
     plan = plan_chunks(region, config)
     if isinstance(plan, Decline):
         return plan
-    replacements = apply_plan(gm, plan, order, mode)
-    if isinstance(replacements, Decline):
-        return replacements
-    check_rewrite(gm, replacements)
+    applied = apply_plan(gm, plan, order, mode)
+    if isinstance(applied, Decline):
+        return applied
+    check_rewrite(gm, applied.replacements)
+    if plan.window_rows > config.row_chunk:
+        plan = _rewrite_inside(plan, applied, config)
     return plan
+
+
+def _rewrite_inside(plan: ChunkPlan, applied: Applied, config: ChunkConfig) -> ChunkPlan:
+    """Cut once more, along another dim, where one step along the row dim already holds more rows than a chunk.
+
+    ``[B, T, V]`` with both ``B`` and ``T`` above ``row_chunk``: the outer windows hold one position of the larger dim,
+    the inner ones ``row_chunk`` rows of the other.
+    """
+    inner = [_rewrite_anchor(gm, anchor, config) for gm, anchor in applied.anchors]
+    if isinstance(inner[0], Decline):
+        log.debug("windows of %s rows stay whole: %s", plan.window_rows, inner[0].detail)
+        return plan
+    num_windows = plan.num_windows * inner[0].num_windows
+    return dataclasses.replace(plan, num_windows=num_windows, window_rows=inner[0].window_rows)
 
 
 def _declined(anchor: fx.Node, decline: Decline) -> SiteReport:

@@ -6,14 +6,15 @@ from collections.abc import Collection
 
 import torch.fx as fx
 
-from sortpass.graph_order import GraphOrder
+from sortpass.graph_order import GraphOrder, with_items
 
 
 def convex_subset(members: Collection[fx.Node], anchor: fx.Node, order: GraphOrder) -> set[fx.Node]:
     """The part of ``members`` that is kept: convex, and connected to the anchor."""
     kept = set(members)
+    kept -= with_items(node for node in members if not with_items([node]) <= kept)
     while drop := _first_violation(kept, anchor, order):
-        kept -= drop
+        kept -= with_items(drop)
     return _connected(kept, anchor)
 
 

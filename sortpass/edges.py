@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Collection
 
 import torch.fx as fx
 
-from sortpass.graph_order import GraphOrder
+from sortpass.graph_order import GraphOrder, is_item, with_items
 from sortpass.torch_compat import fake_values, is_dense, size_hint_maybe
 
 
@@ -24,7 +23,7 @@ def find_live_outs(members: Collection[fx.Node], order: GraphOrder) -> tuple[lis
             continue
         if is_view(node):
             views.add(node)
-        elif not any(user.target is operator.getitem for user in node.users):  # a tuple leaves through its items
+        elif not any(is_item(user) for user in node.users):  # a tuple leaves through its items
             outs.add(node)
     return [n for n in order.nodes if n in outs], [n for n in order.nodes if n in views]
 
@@ -33,7 +32,7 @@ def trim_edges(members: Collection[fx.Node], anchor: fx.Node, order: GraphOrder)
     """The part of ``members`` that is kept once nodes that do not pay inside are left outside."""
     kept = set(members)
     while drop := _first_trimmable(kept, anchor, order):
-        kept -= drop
+        kept -= with_items(drop)
     return kept
 
 
@@ -59,7 +58,7 @@ def _first_trimmable(members: set[fx.Node], anchor: fx.Node, order: GraphOrder) 
 
 def is_view(node: fx.Node) -> bool:
     """Whether the output shares memory with an argument, by the op's schema."""
-    if node.target is operator.getitem:
+    if is_item(node):
         return isinstance(node.args[0], fx.Node) and is_view(node.args[0])
     schema = getattr(node.target, "_schema", None)
     return schema is not None and any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)

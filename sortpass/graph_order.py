@@ -7,6 +7,7 @@ the order they stand in. The rewrite moves nodes, so these orders become depende
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from functools import cache
 
 import torch
@@ -35,7 +36,8 @@ class GraphOrder:
             self._dependencies[node] = deps
             # A member must not move across a write to memory it may read, so regions stay between two writes.
             segment += is_write(node)
-            self._segment[node] = segment
+            # An item belongs to its tuple, wherever it is taken out.
+            self._segment[node] = self._segment[node.args[0]] if is_item(node) else segment  # type: ignore[index]
         self._ancestors = cache(self._find_ancestors)
         self._descendants = cache(self._find_descendants)
 
@@ -78,11 +80,26 @@ class GraphOrder:
         return None
 
 
+def is_item(node: fx.Node) -> bool:
+    """Whether the node takes one output out of a call with several."""
+    return node.target is operator.getitem
+
+
+def with_items(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    """The nodes, and for calls with several outputs the call with all its items: they stay or leave together."""
+    found: set[fx.Node] = set()
+    for node in nodes:
+        owner = node.args[0] if is_item(node) else node
+        assert isinstance(owner, fx.Node)
+        found |= {owner, *(user for user in owner.users if is_item(user))}
+    return found
+
+
 def is_fixed(node: fx.Node) -> bool:
     """Whether the node must keep its place among others like it: it draws, writes, or has effects we cannot see."""
     if node.op == "call_module":
         return True
-    if node.op != "call_function" or node.target is operator.getitem:
+    if node.op != "call_function" or is_item(node):
         return False
     if isinstance(node.target, torch._ops.HigherOrderOperator) or node.is_impure():
         return True

@@ -7,11 +7,11 @@ op scratch, so it is exact for CPU kernels that need none and low for CUDA sorts
 from __future__ import annotations
 
 import dataclasses
-import operator
 
 import torch.fx as fx
 
 from sortpass.edges import is_view, num_bytes
+from sortpass.graph_order import is_item
 from sortpass.region import Region
 
 
@@ -65,6 +65,6 @@ def _owners(region: Region) -> dict[fx.Node, fx.Node]:
     owner: dict[fx.Node, fx.Node] = {}
     for node in region.nodes:
         base = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else None
-        shares = is_view(node) or node.target is operator.getitem
+        shares = is_view(node) or is_item(node)
         owner[node] = owner.get(base, node) if shares and base is not None else node
     return owner

@@ -58,10 +58,7 @@ def plan_chunks(region: Region, config: ChunkConfig) -> ChunkPlan | Decline:
     site = region.site
     steps: Any = site.steps
     step_limit = _step_limit(site.rows_per_step, config.row_chunk)
-    num_windows = (steps + step_limit - 1) // step_limit
-    if size_hint_maybe(steps) is None:
-        num_windows = steps // step_limit + 1  # never 0: an unbacked N may be 0, and the size divides by n
-    window_steps = (steps + num_windows - 1) // num_windows
+    num_windows, window_steps = _windows(steps, step_limit)
     peak = predict_peak(region, _hint(window_steps, 1) / max(_hint(steps, 1), 1))
     # A secondary anchor's own outputs are small: only what surrounds it can pay.
     if site.node.target in SECONDARY_OPS and peak.loop >= peak.whole:
@@ -72,6 +69,16 @@ def plan_chunks(region: Region, config: ChunkConfig) -> ChunkPlan | Decline:
         return form
     window_rows = min(_hint(step_limit, config.row_chunk), _hint(steps, 2**62)) * _hint(site.rows_per_step, 1)
     return ChunkPlan(region, config.scope, form, steps, num_windows, window_steps, window_rows, peak)
+
+
+def _windows(steps: Any, limit: Any) -> tuple[Any, Any]:
+    """Number of windows and steps in each, for at most ``limit`` steps a window."""
+    if isinstance(limit, int) and limit == 1:
+        return steps, 1  # the formulas below give the same, but as an expression that does not simplify
+    num_windows = (steps + limit - 1) // limit
+    if size_hint_maybe(steps) is None:
+        num_windows = steps // limit + 1  # never 0: an unbacked N may be 0, and the size divides by n
+    return num_windows, (steps + num_windows - 1) // num_windows
 
 
 def _step_limit(rows_per_step: Any, row_chunk: int) -> Any:

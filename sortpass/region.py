@@ -13,7 +13,6 @@ path leaves and comes back) and its edges are trimmed.
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -22,7 +21,7 @@ import torch.fx as fx
 from sortpass.convex import convex_subset
 from sortpass.edges import find_live_outs, trim_edges
 from sortpass.errors import InternalError
-from sortpass.graph_order import GraphOrder
+from sortpass.graph_order import GraphOrder, is_item
 from sortpass.report import Decline, DeclineCode, op_name
 from sortpass.rules import ANY, Blocked, Call, Flow, find_rule_maybe, is_pure, same_size
 from sortpass.sites import SortSite
@@ -107,15 +106,18 @@ class _Growth:
 
     def grow(self, *, follow_all: bool) -> None:
         frontier = [self.site.node]
+        visited: set[fx.Node] = set()
         while frontier:
             node = frontier.pop()
+            if node in visited:
+                continue
+            visited.add(node)
             for neighbour, dims in self._neighbours(node):
                 is_output_of_anchor = node is self.site.node and neighbour in node.users
                 if neighbour in self.dims or not (follow_all or is_output_of_anchor):
                     continue
                 if any(self._join(neighbour, dim) for dim in dims):
-                    self.blocked.pop(neighbour, None)
-                    frontier.append(neighbour)
+                    frontier += [n for n in (neighbour, *neighbour.all_input_nodes) if n in self.dims]
 
     def _neighbours(self, node: fx.Node) -> Iterator[tuple[fx.Node, list[int]]]:
         """Producers with the dim wanted of them, users with the output dims they might be cut along."""
@@ -127,6 +129,8 @@ class _Growth:
                 yield user, list(range(tensor.ndim))
 
     def _join(self, node: fx.Node, dim: int) -> bool:
+        if is_item(node) and node.args[0] not in self.dims and not self._join(node.args[0], dim):  # type: ignore[arg-type]
+            return False  # a tuple cannot be a live-in: the call joins with its items or not at all
         outcome = self._flow_if_cut(node, dim)
         if isinstance(outcome, Decline):
             if node.op == "call_function":
@@ -140,13 +144,15 @@ class _Growth:
         if node.op != "call_function":
             return self._no(node, DeclineCode.COUPLED, "is not a call")
         rule = find_rule_maybe(node.target)
-        if rule is None or not (is_pure(node.target) or node.target is operator.getitem):
+        if rule is None or not (is_pure(node.target) or is_item(node)):
             return self._no(node, DeclineCode.UNKNOWN_OP, self.order.why_fixed(node) or "has no rule")
         if not self.order.same_segment(node, self.site.node):
             return self._no(node, DeclineCode.COUPLED, "stands on the other side of an in-place write")
         tensors = list(fake_values(node))
         if not tensors or any(dim >= t.ndim or not same_size(t.shape[dim], self.site.steps) for t in tensors):
             return self._no(node, DeclineCode.COUPLED, f"dim {dim} does not hold the rows")
+        if isinstance(node.meta["val"], (tuple, list)) and not all(is_item(user) for user in node.users):
+            return self._no(node, DeclineCode.COUPLED, "is used as a tuple")
         flow = rule(Call(node), dim)
         if isinstance(flow, Blocked):
             return self._no(node, DeclineCode.COUPLED, flow.why)

@@ -122,4 +122,9 @@ def symint_nodes(graph: fx.Graph, values: Iterable[int | torch.SymInt]) -> list[
     A raw ``SymInt`` in a node's arguments becomes a ``NameError`` in the generated code. (``materialize_symints`` is
     new in torch 2.13; earlier versions need ``aten.sym_size`` nodes by hand.)
     """
-    return list(graph.materialize_symints(list(values)))
+    nodes = list(graph.materialize_symints(list(values)))
+    for node in graph.nodes:
+        # It leaves some intermediate nodes without a value.
+        if node.op == "call_function" and "val" not in node.meta and node.target.__module__ == "_operator":
+            node.meta["val"] = node.target(*fx.map_arg(node.args, lambda arg: arg.meta["val"]))
+    return nodes

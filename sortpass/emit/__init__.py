@@ -1,5 +1,5 @@
 """The only code that changes a graph."""
 
-from sortpass.emit.apply import apply_plan
+from sortpass.emit.apply import Applied, apply_plan
 
-__all__ = ["apply_plan"]
+__all__ = ["Applied", "apply_plan"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch.fx as fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sortpass.emit.loop import emit_loop
-from sortpass.emit.nodes import CannotBuild
+from sortpass.emit.nodes import Applied, CannotBuild
 from sortpass.emit.unroll import emit_unroll
 from sortpass.graph_order import GraphOrder
 from sortpass.plan import ChunkPlan
@@ -14,13 +16,11 @@ from sortpass.region import Region
 from sortpass.report import Decline, DeclineCode
 
 
-def apply_plan(
-    gm: fx.GraphModule, plan: ChunkPlan, order: GraphOrder, mode: FakeTensorMode
-) -> dict[fx.Node, fx.Node] | Decline:
+def apply_plan(gm: fx.GraphModule, plan: ChunkPlan, order: GraphOrder, mode: FakeTensorMode) -> Applied | Decline:
     """Rewrite the graph according to a plan.
 
     Returns:
-        Live-out -> the node that replaced it; or a decline, with the graph as it was, where an op refuses its chunk.
+        What was made; or a decline, with the graph as it was, where an op refuses its chunk.
     """
     emit = emit_unroll if plan.form == "unroll" else emit_loop
     before = set(gm.graph.nodes)
@@ -30,14 +30,14 @@ def apply_plan(
         marker = gm.graph.call_function(_marker)
     try:
         with gm.graph.inserting_before(marker):
-            replacements = emit(gm, plan, mode)
+            applied = emit(gm, plan, mode)
     except CannotBuild as failure:
         _remove_new(gm.graph, before)
         return Decline(DeclineCode.REBUILD_FAILED, failure.node.name, f"its chunk cannot be built: {failure}")
     _move_dependents(plan.region, order, marker)
     gm.graph.erase_node(marker)
-    _swap(gm.graph, plan.region, replacements)
-    return replacements
+    _swap(gm.graph, plan.region, applied.replacements)
+    return applied
 
 
 def _marker() -> None:
@@ -77,7 +77,7 @@ def _stands_before(node: fx.Node, other: fx.Node) -> bool:
     return node < other
 
 
-def _swap(graph: fx.Graph, region: Region, replacements: dict[fx.Node, fx.Node]) -> None:
+def _swap(graph: fx.Graph, region: Region, replacements: Mapping[fx.Node, fx.Node]) -> None:
     kept = set(region.recomputed)
     leaving = set(region.nodes) - kept
     for old, new in replacements.items():

@@ -29,7 +29,7 @@ import torch
 import torch.fx as fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from sortpass.emit.nodes import NodeBuilder, copy_chunk
+from sortpass.emit.nodes import Applied, NodeBuilder, copy_chunk
 from sortpass.plan import ChunkPlan
 from sortpass.region import Region
 from sortpass.rules import Call, value_of
@@ -38,8 +38,8 @@ from sortpass.torch_compat import symint_nodes, tracing_loop_body, while_loop_op
 aten = torch.ops.aten
 
 
-def emit_loop(gm: fx.GraphModule, plan: ChunkPlan, mode: FakeTensorMode) -> dict[fx.Node, fx.Node]:
-    """Insert the loop at the graph's insertion point; returns live-out -> its new node."""
+def emit_loop(gm: fx.GraphModule, plan: ChunkPlan, mode: FakeTensorMode) -> Applied:
+    """Insert the loop at the graph's insertion point."""
     builder = NodeBuilder(gm.graph, mode)
     region = plan.region
     steps, num_windows, window_steps = symint_nodes(gm.graph, [plan.steps, plan.num_windows, plan.window_steps])
@@ -51,7 +51,7 @@ def emit_loop(gm: fx.GraphModule, plan: ChunkPlan, mode: FakeTensorMode) -> dict
     with tracing_loop_body(mode):
         counter_value = torch.empty([], dtype=torch.int64, device="cpu")
         shell = _Shell(gm, region.live_outs, extra, counter_value, mode)
-        body = _build_body(shell, plan, (steps, num_windows, window_steps), constants)
+        body, anchor = _build_body(shell, plan, (steps, num_windows, window_steps), constants)
         cond = _build_cond(shell, num_windows)
 
     buffers = [_allocate(builder, node) for node in region.live_outs]
@@ -61,7 +61,8 @@ def emit_loop(gm: fx.GraphModule, plan: ChunkPlan, mode: FakeTensorMode) -> dict
     loop = gm.graph.call_function(while_loop_op, (cond_attr, body_attr, (*buffers, counter), tuple(extra)))
     loop.meta.update({k: v for k, v in region.site.node.meta.items() if k in ("stack_trace", "nn_module_stack")})
     loop.meta["val"] = tuple(node.meta["val"] for node in (*buffers, counter))
-    return {node: builder.call(operator.getitem, loop, i, origin=node) for i, node in enumerate(region.live_outs)}
+    results = {node: builder.call(operator.getitem, loop, i, origin=node) for i, node in enumerate(region.live_outs)}
+    return Applied(results, ((body, anchor),))
 
 
 class _Shell:
@@ -103,7 +104,8 @@ def _build_cond(shell: _Shell, num_windows: Any) -> fx.GraphModule:
 
 def _build_body(
     shell: _Shell, plan: ChunkPlan, sizes: tuple[Any, Any, Any], constants: list[fx.Node]
-) -> fx.GraphModule:
+) -> tuple[fx.GraphModule, fx.Node]:
+    """The body, and where the anchor stands in it."""
     builder, buffers, counter, extra = shell.new()
     steps, num_windows, window_steps = (extra.get(size, size) for size in sizes)
     start, end = _window_bounds(builder, counter, steps, num_windows, window_steps)
@@ -123,7 +125,8 @@ def _build_body(
     for buffer, node in zip(buffers, plan.region.live_outs, strict=True):
         target = builder.call(aten.slice.Tensor, buffer, plan.region.row_dims[node], start, end)
         builder.call(aten.copy_.default, target, copies[node])
-    return shell.close(builder, (*buffers, builder.call(aten.add.Tensor, counter, 1)))
+    body = shell.close(builder, (*buffers, builder.call(aten.add.Tensor, counter, 1)))
+    return body, copies[plan.region.site.node]
 
 
 def _window_bounds(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,6 +14,20 @@ from sortpass.rules import ANY, Call, value_of
 
 # What a copied node must not inherit: facts about the whole tensor.
 _WHOLE_FACTS = ("val", "tensor_meta", "example_value", "unbacked_bindings", "eager_input_vals")
+
+
+@dataclasses.dataclass(frozen=True)
+class Applied:
+    """What an emitter made.
+
+    Attributes:
+        replacements: live-out -> the node that takes its place.
+        anchors: where the anchor stands now, one per copy: the graph module (the loop's body, or the graph itself) and
+            the node in it.
+    """
+
+    replacements: Mapping[fx.Node, fx.Node]
+    anchors: tuple[tuple[fx.GraphModule, fx.Node], ...]
 
 
 class CannotBuild(Exception):

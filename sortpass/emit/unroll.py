@@ -12,18 +12,19 @@ import torch
 import torch.fx as fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from sortpass.emit.nodes import NodeBuilder, copy_chunk
+from sortpass.emit.nodes import Applied, NodeBuilder, copy_chunk
 from sortpass.plan import ChunkPlan
 from sortpass.torch_compat import physical_order
 
 aten = torch.ops.aten
 
 
-def emit_unroll(gm: fx.GraphModule, plan: ChunkPlan, mode: FakeTensorMode) -> dict[fx.Node, fx.Node]:
-    """Insert the pieces at the graph's insertion point; returns live-out -> its new node."""
+def emit_unroll(gm: fx.GraphModule, plan: ChunkPlan, mode: FakeTensorMode) -> Applied:
+    """Insert the pieces at the graph's insertion point."""
     builder = NodeBuilder(gm.graph, mode)
     sizes = piece_sizes(int(plan.steps), int(plan.num_windows))
     splits: dict[tuple[fx.Node, int], fx.Node] = {}
+    anchors: list[tuple[fx.GraphModule, fx.Node]] = []
     pieces: dict[fx.Node, list[fx.Node]] = {node: [] for node in plan.region.live_outs}
     for window, size in enumerate(sizes):
         items: dict[tuple[fx.Node, int], fx.Node] = {}
@@ -38,9 +39,11 @@ def emit_unroll(gm: fx.GraphModule, plan: ChunkPlan, mode: FakeTensorMode) -> di
             return items[node, dim]
 
         copies = copy_chunk(builder, plan.region, live_in, size)
+        anchors.append((gm, copies[plan.region.site.node]))
         for node in pieces:
             pieces[node].append(copies[node])
-    return {node: _join(builder, node, parts, plan.region.row_dims[node]) for node, parts in pieces.items()}
+    joined = {node: _join(builder, node, parts, plan.region.row_dims[node]) for node, parts in pieces.items()}
+    return Applied(joined, tuple(anchors))
 
 
 def piece_sizes(steps: int, num_windows: int) -> list[int]:
