@@ -90,9 +90,7 @@ def _compile_aot(gm: fx.GraphModule, example_inputs: Sequence[Any], config: Chun
 
     def compile_rewritten(aten_gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         run_pass(aten_gm, config)
-        compiled = inner(aten_gm, list(inputs))
-        # AOT autograd calls with one list that it clears, so that inputs can be freed early.
-        return compiled if getattr(compiled, "_boxed_call", False) else make_boxed_func(compiled)
+        return inner(aten_gm, list(inputs))
 
     return aot_autograd(
         fw_compiler=compile_rewritten,
@@ -106,14 +104,19 @@ def _inner_compiler(inner: str | Callable[..., Any]) -> Callable[..., Any]:
     """The compiler for an ATen graph. The graph comes out of AOT autograd, so ``aot_eager`` has only to run it."""
     if inner == "aot_eager":
         return boxed_nop
-    if callable(inner):
-        return inner
+    compiler = inner if callable(inner) else _registered_backend(inner)
+    # AOT autograd calls with one list that it clears, so that inputs can be freed early; a Dynamo backend's result
+    # takes the inputs one by one, whatever its _boxed_call says.
+    return lambda gm, example_inputs: make_boxed_func(compiler(gm, example_inputs))
+
+
+def _registered_backend(name: str) -> Callable[..., Any]:
     try:
-        return lookup_backend(inner)
+        return lookup_backend(name)
     except torch._dynamo.exc.InvalidBackend as error:
         names = ", ".join(map(repr, torch._dynamo.list_backends(None)))
         raise ConfigError(
-            f"option 'inner' is {inner!r}, which is no registered backend; choices are: {names}"
+            f"option 'inner' is {name!r}, which is no registered backend; choices are: {names}"
         ) from error
 
 

@@ -37,6 +37,8 @@ class ChunkPlan:
         scope: ``"region"`` or ``"sort"``, as configured.
         form: ``"loop"`` or ``"unroll"``.
         steps: size of the row dim.
+        step_limit: the most steps along the row dim that one window may hold.
+        may_be_empty: the number of steps is not known to be at least 1.
         num_windows: number of windows.
         window_steps: steps along the row dim that one window holds (the largest window, for ``unroll``).
         window_rows: rows one window holds at most.
@@ -47,10 +49,27 @@ class ChunkPlan:
     scope: str
     form: str
     steps: int | torch.SymInt
+    step_limit: int | torch.SymInt
+    may_be_empty: bool
     num_windows: int | torch.SymInt
     window_steps: int | torch.SymInt
     window_rows: int
     peak: RegionPeak
+
+
+def count_windows(steps: Any, limit: Any, *, may_be_empty: bool) -> tuple[Any, Any]:
+    """Number of windows and steps in each, for at most ``limit`` steps a window.
+
+    Plain arithmetic, so that it serves ints, ``SymInt`` and FX proxies alike. Where ``steps`` may be 0 at run time, one
+    window more is made, so that the number of windows, which ``steps`` is divided by, never is.
+
+    >>> count_windows(10, 4, may_be_empty=False)
+    (3, 4)
+    """
+    if isinstance(limit, int) and limit == 1:
+        return steps, 1  # what the formulas give, but as an expression they would not simplify to it
+    num_windows = steps // limit + 1 if may_be_empty else (steps + (limit - 1)) // limit
+    return num_windows, (steps + (num_windows - 1)) // num_windows
 
 
 def plan_chunks(region: Region, config: ChunkConfig) -> ChunkPlan | Decline:
@@ -58,7 +77,8 @@ def plan_chunks(region: Region, config: ChunkConfig) -> ChunkPlan | Decline:
     site = region.site
     steps: Any = site.steps
     step_limit = _step_limit(site.rows_per_step, config.row_chunk)
-    num_windows, window_steps = _windows(steps, step_limit)
+    may_be_empty = size_hint_maybe(steps) is None
+    num_windows, window_steps = count_windows(steps, step_limit, may_be_empty=may_be_empty)
     peak = predict_peak(region, _hint(window_steps, 1) / max(_hint(steps, 1), 1))
     # A secondary anchor's own outputs are small: only what surrounds it can pay.
     if site.node.target in SECONDARY_OPS and peak.loop >= peak.whole:
@@ -68,17 +88,18 @@ def plan_chunks(region: Region, config: ChunkConfig) -> ChunkPlan | Decline:
     if isinstance(form, Decline):
         return form
     window_rows = min(_hint(step_limit, config.row_chunk), _hint(steps, 2**62)) * _hint(site.rows_per_step, 1)
-    return ChunkPlan(region, config.scope, form, steps, num_windows, window_steps, window_rows, peak)
-
-
-def _windows(steps: Any, limit: Any) -> tuple[Any, Any]:
-    """Number of windows and steps in each, for at most ``limit`` steps a window."""
-    if isinstance(limit, int) and limit == 1:
-        return steps, 1  # the formulas below give the same, but as an expression that does not simplify
-    num_windows = (steps + limit - 1) // limit
-    if size_hint_maybe(steps) is None:
-        num_windows = steps // limit + 1  # never 0: an unbacked N may be 0, and the size divides by n
-    return num_windows, (steps + num_windows - 1) // num_windows
+    return ChunkPlan(
+        region=region,
+        scope=config.scope,
+        form=form,
+        steps=steps,
+        step_limit=step_limit,
+        may_be_empty=may_be_empty,
+        num_windows=num_windows,
+        window_steps=window_steps,
+        window_rows=window_rows,
+        peak=peak,
+    )
 
 
 def _step_limit(rows_per_step: Any, row_chunk: int) -> Any:

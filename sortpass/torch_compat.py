@@ -6,6 +6,7 @@ Tried with torch 2.13.0 and 2.14.1. Each entry says what to do when it breaks.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -116,15 +117,41 @@ def tracing_loop_body(mode: FakeTensorMode) -> Iterator[None]:
         yield
 
 
-def symint_nodes(graph: fx.Graph, values: Iterable[int | torch.SymInt]) -> list[Any]:
-    """FX nodes (or plain ints) for sizes, made at the graph's insertion point.
+def size_nodes(graph: fx.Graph, sizes: Iterable[int | torch.SymInt], before: fx.Node) -> list[Any]:
+    """FX nodes (or plain ints) for sizes, made at the graph's insertion point, in front of ``before``.
 
-    A raw ``SymInt`` in a node's arguments becomes a ``NameError`` in the generated code. (``materialize_symints`` is
-    new in torch 2.13; earlier versions need ``aten.sym_size`` nodes by hand.)
+    A raw ``SymInt`` in a node's arguments becomes a ``NameError`` in the generated code. A size that some earlier node
+    is or has is read off there; any other expression is computed by ``materialize_symints`` (new in torch 2.13).
     """
-    nodes = list(graph.materialize_symints(list(values)))
+    earlier = list(itertools.takewhile(lambda node: node is not before, graph.nodes))
+    found = [size if isinstance(size, int) else _size_node_maybe(graph, size, earlier) for size in sizes]
+    missing = [size for size, node in zip(sizes, found, strict=True) if node is None]
+    made = iter(graph.materialize_symints(missing))
+    fill_values(graph)
+    return [next(made) if node is None else node for node in found]
+
+
+def _size_node_maybe(graph: fx.Graph, size: torch.SymInt, earlier: list[fx.Node]) -> fx.Node | None:
+    for node in earlier:
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt) and value.node.expr == size.node.expr:
+            return node
+    for node in earlier:
+        value = node.meta.get("val")
+        for dim, s in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            if isinstance(s, torch.SymInt) and s.node.expr == size.node.expr:
+                return _sym_size(graph, node, dim)
+    return None
+
+
+def _sym_size(graph: fx.Graph, node: fx.Node, dim: int) -> fx.Node:
+    size = graph.call_function(torch.ops.aten.sym_size.int, (node, dim))
+    size.meta["val"] = node.meta["val"].shape[dim]
+    return size
+
+
+def fill_values(graph: fx.Graph) -> None:
+    """Give size arithmetic that has no value yet (``materialize_symints``, proxies) its value."""
     for node in graph.nodes:
-        # It leaves some intermediate nodes without a value.
         if node.op == "call_function" and "val" not in node.meta and node.target.__module__ == "_operator":
             node.meta["val"] = node.target(*fx.map_arg(node.args, lambda arg: arg.meta["val"]))
-    return nodes

@@ -104,11 +104,11 @@ class <lambda>:
             """\
 class <lambda>:
     def forward(self, arg0_1: "Sym(s77)", arg1_1: "f32[s77, 8]"):
-        add_6: "Sym(s77 + 1)" = 1 + arg0_1
+        add_6: "Sym(s77 + 1)" = arg0_1 + 1
         floordiv: "Sym(((s77 + 1)//2))" = add_6 // 2
-        add_7: "Sym(s77 - 1)" = -1 + arg0_1
-        add_8: "Sym(s77 + (((s77 + 1)//2)) - 1)" = add_7 + floordiv
-        floordiv_1: "Sym(((s77 + (((s77 + 1)//2)) - 1)//(((s77 + 1)//2))))" = add_8 // floordiv
+        sub_2: "Sym((((s77 + 1)//2)) - 1)" = floordiv - 1
+        add_7: "Sym(s77 + (((s77 + 1)//2)) - 1)" = arg0_1 + sub_2
+        floordiv_1: "Sym(((s77 + (((s77 + 1)//2)) - 1)//(((s77 + 1)//2))))" = add_7 // floordiv
         empty_strided_default: "i64[s77, 8]" = aten.empty_strided.default([arg0_1, 8], [8, 1], dtype = torch.int64, device = device(type='cpu'))
         full_default: "i64[]" = aten.full.default([], 0, dtype = torch.int64, device = device(type='cpu'))
         chunk_body_0 = self.chunk_body_0
@@ -125,10 +125,12 @@ class <lambda>:
             add: "Sym((((s77*u0)//(((s77 + 1)//2)))) + (((s77 + (((s77 + 1)//2)) - 1)//(((s77 + 1)//2)))))" = floordiv_2 + floordiv_1
             ge: "Sym((((s77*u0)//(((s77 + 1)//2)))) >= 0)" = floordiv_2 >= 0
             le: "Sym((((s77*u0)//(((s77 + 1)//2)))) <= s77)" = floordiv_2 <= arg0_1
+            ge_1: "Sym((((s77*u0)//(((s77 + 1)//2)))) + (((s77 + (((s77 + 1)//2)) - 1)//(((s77 + 1)//2)))) >= 0)" = add >= 0
             le_1: "Sym((((s77*u0)//(((s77 + 1)//2)))) + (((s77 + (((s77 + 1)//2)) - 1)//(((s77 + 1)//2)))) <= s77)" = add <= arg0_1
             _assert_scalar_default = aten._assert_scalar.default(ge, 'a window lies outside the rows')
             _assert_scalar_default_1 = aten._assert_scalar.default(le, 'a window lies outside the rows')
-            _assert_scalar_default_2 = aten._assert_scalar.default(le_1, 'a window lies outside the rows')
+            _assert_scalar_default_2 = aten._assert_scalar.default(ge_1, 'a window lies outside the rows')
+            _assert_scalar_default_3 = aten._assert_scalar.default(le_1, 'a window lies outside the rows')
             slice_tensor: "f32[((s77 + (((s77 + 1)//2)) - 1)//(((s77 + 1)//2))), 8]" = aten.slice.Tensor(arg1_1, 0, floordiv_2, add)
             sort_default = aten.sort.default(slice_tensor)
             getitem: "i64[((s77 + (((s77 + 1)//2)) - 1)//(((s77 + 1)//2))), 8]" = sort_default[1]

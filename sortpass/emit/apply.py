@@ -30,7 +30,7 @@ def apply_plan(gm: fx.GraphModule, plan: ChunkPlan, order: GraphOrder, mode: Fak
         marker = gm.graph.call_function(_marker)
     try:
         with gm.graph.inserting_before(marker):
-            applied = emit(gm, plan, mode)
+            applied = emit(gm, plan, mode, marker)
     except CannotBuild as failure:
         _remove_new(gm.graph, before)
         return Decline(DeclineCode.REBUILD_FAILED, failure.node.name, f"its chunk cannot be built: {failure}")

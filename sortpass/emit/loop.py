@@ -30,19 +30,19 @@ import torch.fx as fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sortpass.emit.nodes import Applied, NodeBuilder, copy_chunk
-from sortpass.plan import ChunkPlan
+from sortpass.plan import ChunkPlan, count_windows
 from sortpass.region import Region
 from sortpass.rules import Call, value_of
-from sortpass.torch_compat import symint_nodes, tracing_loop_body, while_loop_op
+from sortpass.torch_compat import fill_values, size_nodes, tracing_loop_body, while_loop_op
 
 aten = torch.ops.aten
 
 
-def emit_loop(gm: fx.GraphModule, plan: ChunkPlan, mode: FakeTensorMode) -> Applied:
-    """Insert the loop at the graph's insertion point."""
+def emit_loop(gm: fx.GraphModule, plan: ChunkPlan, mode: FakeTensorMode, before: fx.Node) -> Applied:
+    """Insert the loop in front of ``before``, which is the graph's insertion point."""
     builder = NodeBuilder(gm.graph, mode)
     region = plan.region
-    steps, num_windows, window_steps = symint_nodes(gm.graph, [plan.steps, plan.num_windows, plan.window_steps])
+    steps, num_windows, window_steps = _window_counts(gm.graph, plan, before)
     constants = [node for node in _outside_inputs(region) if is_constant(node)]
     outside = [node for node in _outside_inputs(region) if node not in constants]
     sizes = [size for size in (steps, num_windows, window_steps) if isinstance(size, fx.Node)]
@@ -54,7 +54,7 @@ def emit_loop(gm: fx.GraphModule, plan: ChunkPlan, mode: FakeTensorMode) -> Appl
         body, anchor = _build_body(shell, plan, (steps, num_windows, window_steps), constants)
         cond = _build_cond(shell, num_windows)
 
-    buffers = [_allocate(builder, node) for node in region.live_outs]
+    buffers = [_allocate(builder, node, before) for node in region.live_outs]
     counter = builder.call(aten.full.default, [], 0, dtype=torch.int64, device=torch.device("cpu"))
     body_attr = gm.graph.get_attr(_add_submodule(gm, "chunk_body", body))
     cond_attr = gm.graph.get_attr(_add_submodule(gm, "chunk_cond", cond))
@@ -63,6 +63,19 @@ def emit_loop(gm: fx.GraphModule, plan: ChunkPlan, mode: FakeTensorMode) -> Appl
     loop.meta["val"] = tuple(node.meta["val"] for node in (*buffers, counter))
     results = {node: builder.call(operator.getitem, loop, i, origin=node) for i, node in enumerate(region.live_outs)}
     return Applied(results, ((body, anchor),))
+
+
+def _window_counts(graph: fx.Graph, plan: ChunkPlan, before: fx.Node) -> tuple[Any, Any, Any]:
+    """Steps, number of windows and steps per window: ints where the row count is static, else nodes."""
+    steps, limit = size_nodes(graph, [plan.steps, plan.step_limit], before)
+    if not isinstance(steps, fx.Node):
+        return plan.steps, plan.num_windows, plan.window_steps
+    tracer = fx.proxy.GraphAppendingTracer(graph)
+    as_proxy = [fx.Proxy(size, tracer) if isinstance(size, fx.Node) else size for size in (steps, limit)]
+    counts = count_windows(*as_proxy, may_be_empty=plan.may_be_empty)
+    fill_values(graph)
+    num_windows, window_steps = (count.node if isinstance(count, fx.Proxy) else count for count in counts)
+    return steps, num_windows, window_steps
 
 
 class _Shell:
@@ -143,6 +156,7 @@ def _window_bounds(
         for fact in (
             builder.call(operator.ge, start, 0),
             builder.call(operator.le, start, steps),
+            builder.call(operator.ge, end, 0),
             builder.call(operator.le, end, steps),
         ):
             builder.call(aten._assert_scalar.default, fact, "a window lies outside the rows")
@@ -179,9 +193,9 @@ def is_constant(node: fx.Node) -> bool:
     )
 
 
-def _allocate(builder: NodeBuilder, live_out: fx.Node) -> fx.Node:
+def _allocate(builder: NodeBuilder, live_out: fx.Node, before: fx.Node) -> fx.Node:
     value = live_out.meta["val"]
-    flat = symint_nodes(builder.graph, [*value.shape, *value.stride()])
+    flat = size_nodes(builder.graph, [*value.shape, *value.stride()], before)
     size, stride = flat[: value.ndim], flat[value.ndim :]
     return builder.call(aten.empty_strided.default, size, stride, dtype=value.dtype, device=value.device)
 

@@ -98,13 +98,13 @@ def copy_chunk(
         new_args: dict[str, Any] = {}
         for name, arg in args.items():
             dim = flow.inputs.get(name)
-            if name in flow.resized:
-                arg = [window_steps if i == flow.resized[name] else size for i, size in enumerate(arg)]
             if isinstance(arg, (list, tuple)):
                 dims = dim if isinstance(dim, tuple) else (dim,) * len(arg)
                 new_args[name] = [chunk_of(item, d) for item, d in zip(arg, dims, strict=True)]
             else:
                 new_args[name] = chunk_of(arg, dim)
+        for name, position in flow.resized.items():
+            new_args[name][position] = window_steps
         positional, keyword = _as_written(node, new_args)
         copies[node] = builder.call(node.target, *positional, origin=node, **keyword)
     return copies

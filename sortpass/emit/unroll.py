@@ -19,8 +19,8 @@ from sortpass.torch_compat import physical_order
 aten = torch.ops.aten
 
 
-def emit_unroll(gm: fx.GraphModule, plan: ChunkPlan, mode: FakeTensorMode) -> Applied:
-    """Insert the pieces at the graph's insertion point."""
+def emit_unroll(gm: fx.GraphModule, plan: ChunkPlan, mode: FakeTensorMode, before: fx.Node) -> Applied:
+    """Insert the pieces in front of ``before``, which is the graph's insertion point."""
     builder = NodeBuilder(gm.graph, mode)
     sizes = piece_sizes(int(plan.steps), int(plan.num_windows))
     splits: dict[tuple[fx.Node, int], fx.Node] = {}
