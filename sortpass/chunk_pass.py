@@ -35,7 +35,7 @@ from sortpass.report import (
     publish,
 )
 from sortpass.rules import registered_rules
-from sortpass.sites import find_anchors, measure_site
+from sortpass.sites import find_anchors, measure_site, num_rows_maybe
 from sortpass.torch_compat import CustomGraphPass, fake_mode_of
 from sortpass.verify import check_rewrite
 
@@ -174,7 +174,14 @@ def _rewrite_inside(plan: ChunkPlan, applied: Applied, config: ChunkConfig) -> C
 
 
 def _declined(anchor: fx.Node, decline: Decline) -> SiteReport:
-    return SiteReport(anchor.name, op_name(anchor), "declined", decline.code, f"declined: {decline.detail}")
+    return SiteReport(
+        node=anchor.name,
+        op=op_name(anchor),
+        status="declined",
+        code=decline.code,
+        reason=f"declined: {decline.detail}",
+        rows=_plain(rows) if (rows := num_rows_maybe(anchor)) is not None else None,
+    )
 
 
 def _rewritten(plan: ChunkPlan, sorts: list[fx.Node], anchor: fx.Node) -> dict[fx.Node, SiteReport]:

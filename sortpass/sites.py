@@ -59,6 +59,17 @@ def find_anchors(graph: fx.Graph) -> tuple[list[fx.Node], list[fx.Node]]:
     )
 
 
+def num_rows_maybe(node: fx.Node) -> int | torch.SymInt | None:
+    """Sorted sequences of an anchor, whatever its size; None where its input has no shape."""
+    call = Call(node)
+    if not call.is_tensor("self"):
+        return None
+    rows: Any = 1
+    for dim, size in enumerate(call.shape("self")):
+        rows = rows if dim == call.dim("dim") else rows * size
+    return rows
+
+
 def measure_site(node: fx.Node, config: ChunkConfig) -> SortSite | Decline:
     """Measure one anchor; a :class:`Decline` where it has no rows or is not large.
 

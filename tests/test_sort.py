@@ -114,6 +114,7 @@ def test_a_small_sort_is_declined_with_both_sizes() -> None:
     report = sortpass.rewrite(gm, row_chunk=3, min_bytes=12_001)
     assert report.sites[0].code is DeclineCode.BELOW_MIN_BYTES
     assert "12,000 bytes, below min_bytes=12,001" in report.sites[0].reason
+    assert report.sites[0].rows == 100
     assert sortpass.rewrite(gm, row_chunk=3, min_bytes=12_000).modified
 
 
