@@ -7,7 +7,7 @@ import sys
 
 import torch
 
-from sortpass.measure import peak_bytes
+from sortpass.measure import own_code, peak_bytes
 
 
 def sample_step(logits: torch.Tensor) -> torch.Tensor:
@@ -18,16 +18,12 @@ def sample_step(logits: torch.Tensor) -> torch.Tensor:
     return logits.masked_fill(keep, -float("inf")).softmax(-1)
 
 
-def chunked_step(logits: torch.Tensor) -> torch.Tensor:  # torch.compile caches by code object, so it needs its own
-    return sample_step(logits)
-
-
 def main(rows: int = 256, vocab: int = 32_000) -> None:
     logits = torch.randn(rows, vocab) * 4
     whole = torch.compile(sample_step, backend="aot_eager")
-    chunked = torch.compile(
-        chunked_step, backend="chunked_sort", options={"row_chunk": 16, "min_bytes": 1, "inner": "aot_eager"}
-    )
+    options = {"row_chunk": 16, "min_bytes": 1, "inner": "aot_eager"}
+    # torch.compile caches by code object: without a code object of its own, the second would reuse the first.
+    chunked = torch.compile(own_code(sample_step), backend="chunked_sort", options=options)
     assert torch.equal(whole(logits), chunked(logits))
     for name, step in (("whole", whole), ("chunked", chunked)):
         peak = peak_bytes(lambda step=step: step(logits))

@@ -7,9 +7,11 @@ allocator makes, Inductor's C++ kernels' included. CUDA: ``max_memory_allocated`
 from __future__ import annotations
 
 import gc
+import itertools
 import statistics
 import time
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,9 +19,25 @@ import torch
 SELF_CHECK_TOLERANCE = 0.03
 SORT_BYTES_PER_LOGIT = 12  # fp32 values + int64 indices; torch.sort on CPU needs no scratch
 
+_serial = itertools.count()
+
 
 class MeasurementError(RuntimeError):
     """The peak meter does not read what a plain ``torch.sort`` is known to allocate."""
+
+
+def own_code(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A copy of a function that ``torch.compile`` compiles apart from every other copy.
+
+    Dynamo keeps compiled code per code object, so two variants compiled from one function share what the first made,
+    backend included; and it remembers sizes seen per file, line and name, so equal names would turn a second size
+    dynamic. A new code object with a new name has neither, and unlike ``torch._dynamo.reset()`` it leaves the variants
+    compiled before as they are.
+    """
+    name = f"{fn.__name__}_{next(_serial)}"
+    copy = types.FunctionType(fn.__code__.replace(co_name=name), fn.__globals__, name, fn.__defaults__, fn.__closure__)
+    copy.__kwdefaults__ = fn.__kwdefaults__
+    return copy
 
 
 def peak_bytes(run: Callable[[], Any], device: str = "cpu") -> int:
@@ -73,14 +91,14 @@ def check_meter(rows: int = 64, vocab: int = 32_000) -> float:
     return measured
 
 
-def median_times(
+def interleaved_times(
     variants: Mapping[str, Callable[[], Any]],
     *,
     rounds: int = 5,
     device: str = "cpu",
     tick: Callable[[], None] = lambda: None,
-) -> dict[str, float]:
-    """Median seconds of each variant, interleaved in one process so that noise hits all alike.
+) -> dict[str, list[float]]:
+    """Seconds of each run of each variant, in turn in one process, so that noise from outside hits all alike.
 
     Args:
         variants: name -> call. Each is run once beforehand.
@@ -96,7 +114,12 @@ def median_times(
         for name, run in variants.items():
             seconds[name].append(timed(run, device))
             tick()
-    return {name: statistics.median(values) for name, values in seconds.items()}
+    return seconds
+
+
+def median_ratio(seconds: Sequence[float], reference: Sequence[float]) -> float:
+    """Median over the rounds of one variant's time relative to another's in the same round."""
+    return statistics.median(a / b for a, b in zip(seconds, reference, strict=True))
 
 
 def timed(run: Callable[[], Any], device: str = "cpu") -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,26 +13,19 @@ from torch._inductor.decomposition import select_decomp_table
 
 import sortpass
 from sortpass import PassReport
+from sortpass.measure import own_code
 
 TINY = {"row_chunk": 3, "min_bytes": 1}
 """Options under which every sort with more than three rows is large."""
 
 
-def with_own_code(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A copy of ``fn`` with a code object of its own: torch.compile caches by code object."""
-    code = fn.__code__.replace(co_name=name)
-    copy = types.FunctionType(code, fn.__globals__, name, fn.__defaults__, fn.__closure__)
-    copy.__kwdefaults__ = fn.__kwdefaults__
-    return copy
-
-
 def compile_whole(fn: Callable[..., Any], inner: str = "aot_eager", **kwargs: Any) -> Callable[..., Any]:
-    return torch.compile(with_own_code(fn, "whole"), backend=inner, **kwargs)
+    return torch.compile(own_code(fn), backend=inner, **kwargs)
 
 
 def compile_chunked(fn: Callable[..., Any], inner: Any = "aot_eager", *, dynamic: Any = None, **options: Any) -> Any:
     return torch.compile(
-        with_own_code(fn, "chunked"),
+        own_code(fn),
         backend="chunked_sort",
         options={**TINY, "inner": inner, **options},
         dynamic=dynamic,
