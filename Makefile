@@ -5,13 +5,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.torch-$(TORCH)
 
-.PHONY: demo test check bench format clean
+.PHONY: demo test fuzz check bench format clean
 
 demo: $(STAMP)
 	$(BIN)/python -m sortpass demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest
+
+# Random programs, whole against chunked: make fuzz PROGRAMS=20000, or make fuzz SECONDS=600; SEED=7 draws others.
+PROGRAMS ?= 2000
+SEED ?= 0
+fuzz: $(STAMP)
+	$(BIN)/python tests/fuzz.py --seed $(SEED) $(if $(SECONDS),--seconds $(SECONDS),--programs $(PROGRAMS))
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -18,8 +18,9 @@ from sortpass.backend import chunked_sort
 from sortpass.chunk_pass import ChunkedSortPass, rewrite
 from sortpass.config import ChunkConfig
 from sortpass.errors import ConfigError, InternalError, NothingRewritten, SortPassError
+from sortpass.probe import probe_exactness
 from sortpass.report import Decline, DeclineCode, PassReport, SiteReport, capture_reports
-from sortpass.rules import Blocked, Flow, register_rule
+from sortpass.rules import Blocked, Exactness, Flow, register_rule
 
 __version__ = "0.1.0"
 
@@ -30,6 +31,7 @@ __all__ = [
     "ConfigError",
     "Decline",
     "DeclineCode",
+    "Exactness",
     "Flow",
     "InternalError",
     "NothingRewritten",
@@ -38,6 +40,7 @@ __all__ = [
     "SortPassError",
     "capture_reports",
     "chunked_sort",
+    "probe_exactness",
     "register_rule",
     "rewrite",
 ]

@@ -19,9 +19,10 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._inductor.custom_graph_pass import get_custom_graph_passes
 
-from sortpass.chunk_pass import ChunkedSortPass, run_pass
+from sortpass.chunk_pass import ChunkedSortPass
 from sortpass.config import OPTION_NAMES, ChunkConfig, unknown_option
 from sortpass.errors import ConfigError
+from sortpass.fallback import compile_rewritten, compile_with_hook, explain_out_of_memory
 
 
 def chunked_sort(
@@ -52,12 +53,14 @@ def chunked_sort(
     theirs = {key: value for key, value in (options or {}).items() if key not in OPTION_NAMES}
     config = ChunkConfig.from_options(ours)
     if config.inner == "inductor":
-        return _compile_inductor(gm, example_inputs, config, theirs, mode)
-    for key in theirs:
-        raise unknown_option(key)
-    if mode is not None:
-        raise ConfigError(f"mode={mode!r} is for inner='inductor'; inner={config.inner!r} has no modes")
-    return _compile_aot(gm, example_inputs, config)
+        compiled = _compile_inductor(gm, example_inputs, config, theirs, mode)
+    else:
+        for key in theirs:
+            raise unknown_option(key)
+        if mode is not None:
+            raise ConfigError(f"mode={mode!r} is for inner='inductor'; inner={config.inner!r} has no modes")
+        compiled = _compile_aot(gm, example_inputs, config)
+    return explain_out_of_memory(compiled, config)
 
 
 def _compile_inductor(
@@ -66,7 +69,7 @@ def _compile_inductor(
     # Imported here because importing Inductor takes seconds and other inner compilers do not need it.
     from torch._inductor import config as inductor_config
     from torch._inductor import list_mode_options
-    from torch._inductor.compile_fx import compile_fx
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
     known = inductor_config.get_config_copy()
     patches: dict[str, Any] = {}
@@ -82,18 +85,13 @@ def _compile_inductor(
     theirs = patches.get("post_grad_custom_pre_pass", inductor_config.post_grad_custom_pre_pass)
     ours = ChunkedSortPass(**_as_options(config))
     patches["post_grad_custom_pre_pass"] = (*get_custom_graph_passes(theirs), ours)
-    return compile_fx(gm, list(example_inputs), config_patches=patches)  # type: ignore[return-value]
+    inner_compile = compile_with_hook(compile_fx_inner, config)
+    return compile_fx(gm, list(example_inputs), inner_compile=inner_compile, config_patches=patches)  # type: ignore[return-value]
 
 
 def _compile_aot(gm: fx.GraphModule, example_inputs: Sequence[Any], config: ChunkConfig) -> Callable[..., Any]:
-    inner = _inner_compiler(config.inner)
-
-    def compile_rewritten(aten_gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        run_pass(aten_gm, config)
-        return inner(aten_gm, list(inputs))
-
     return aot_autograd(
-        fw_compiler=compile_rewritten,
+        fw_compiler=compile_rewritten(_inner_compiler(config.inner), config),
         # As torch's own aot_eager: without these, whole and chunked would differ in what is saved and copied back.
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,

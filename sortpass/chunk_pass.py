@@ -18,10 +18,12 @@ from typing import Any
 
 import torch
 import torch.fx as fx
+from torch.export import ExportedProgram
 
 from sortpass.config import ChunkConfig
 from sortpass.emit import Applied, apply_plan
 from sortpass.errors import NothingRewritten
+from sortpass.exactness import judge_plan, weakest
 from sortpass.graph_order import GraphOrder
 from sortpass.plan import ChunkPlan, plan_chunks
 from sortpass.region import grow_region
@@ -34,21 +36,23 @@ from sortpass.report import (
     op_name,
     publish,
 )
-from sortpass.rules import registered_rules
-from sortpass.sites import find_anchors, measure_site, num_rows_maybe
-from sortpass.torch_compat import CustomGraphPass, fake_mode_of
+from sortpass.rules import Exactness, declared_exactness, registered_rules
+from sortpass.sites import GraphKind, find_anchors, measure_site, num_rows_maybe
+from sortpass.torch_compat import CustomGraphPass, fake_mode_of, is_exported, unbacked_ranges
 from sortpass.verify import check_rewrite
 
 log = logging.getLogger(__name__)
 
 
-def rewrite(gm: fx.GraphModule, **options: Any) -> PassReport:
+def rewrite(graph: fx.GraphModule | ExportedProgram, **options: Any) -> PassReport:
     """Rewrite the large sorts of an ATen-level graph in place.
 
     Args:
-        gm: a graph module of ATen ops with ``meta["val"]`` on its nodes, as ``make_fx``, functorch's ``aot_function``
-            or ``torch.export`` leave it.
-        options: see :class:`sortpass.ChunkConfig`; ``inner`` has no effect here.
+        graph: a graph module of ATen ops with ``meta["val"]`` on its nodes, as ``make_fx`` or functorch's
+            ``aot_function`` leave it; or an exported program (``run_decompositions`` first, if its code writes in
+            place), which stays valid, is right for every size of its dynamic dims, and needs no sortpass to run.
+        options: see :class:`sortpass.ChunkConfig`; ``inner`` says who will compile the graph, which decides how exact
+            the results are, and nothing else here.
 
     Returns:
         What was decided for each sort. Where nothing was rewritten the graph is untouched.
@@ -62,7 +66,14 @@ def rewrite(gm: fx.GraphModule, **options: Any) -> PassReport:
         >>> rewrite(gm, row_chunk=64).num_rewritten
         1
     """
-    return run_pass(gm, ChunkConfig.from_options(options))
+    config = ChunkConfig.from_options(options)
+    if not isinstance(graph, ExportedProgram):
+        return run_pass(graph, config, GraphKind.PROGRAM_GRAPH if is_exported(graph) else GraphKind.COMPILED)
+    report = run_pass(graph.graph_module, config, GraphKind.PROGRAM)
+    if report.modified:
+        graph.range_constraints.update(unbacked_ranges(graph.graph))
+        graph.validate()
+    return report
 
 
 class ChunkedSortPass(CustomGraphPass):
@@ -105,22 +116,37 @@ def _source_hash() -> str:
 def _foreign_rules() -> list[str]:
     """Rules that users registered, by name and code: they change what is rewritten, and no file of ours shows it."""
     return sorted(
-        f"{op}:{rule.__module__}.{rule.__qualname__}:{rule.__code__.co_code.hex()}:{rule.__code__.co_consts!r}"
+        f"{op}:{_code_id(rule)}:{level if isinstance(level, Exactness) else _code_id(level)}"
         for op, rule in registered_rules().items()
-        if not rule.__module__.startswith("sortpass.")
+        if not rule.__module__.startswith("sortpass.") and (level := declared_exactness(op))
     )
 
 
-def run_pass(gm: fx.GraphModule, config: ChunkConfig) -> PassReport:
+def _code_id(function: Any) -> str:
+    code = function.__code__
+    return f"{function.__module__}.{function.__qualname__}:{code.co_code.hex()}:{code.co_consts!r}"
+
+
+def run_pass(gm: fx.GraphModule, config: ChunkConfig, kind: GraphKind = GraphKind.COMPILED) -> PassReport:
     """Rewrite one graph, publish and log its report, and apply ``on_miss``."""
+    report = rewrite_graph(gm, config, kind)
+    log.info("%s", report)
+    publish(report)
+    if not report.modified:
+        _apply_on_miss(gm, report, config)
+    return report
+
+
+def rewrite_graph(gm: fx.GraphModule, config: ChunkConfig, kind: GraphKind = GraphKind.COMPILED) -> PassReport:
+    """Rewrite one graph; tells nobody but the caller."""
     sorts, secondary = find_anchors(gm.graph)
     sites: dict[fx.Node, SiteReport] = {}
     for anchors, report_declines in ((sorts, True), (secondary, False)):
         for anchor in anchors:
             if anchor not in sites and not anchor._erased:
-                outcome = _rewrite_anchor(gm, anchor, config)
+                outcome = _rewrite_anchor(gm, anchor, config, kind)
                 if isinstance(outcome, Decline):
-                    if report_declines or outcome.code is DeclineCode.NO_GAIN:
+                    if report_declines or outcome.code in (DeclineCode.NO_GAIN, DeclineCode.NOT_BITWISE):
                         sites[anchor] = _declined(anchor, outcome)
                 else:
                     sites.update(_rewritten(outcome, sorts, anchor))
@@ -128,16 +154,11 @@ def run_pass(gm: fx.GraphModule, config: ChunkConfig) -> PassReport:
     if modified:
         gm.recompile()
     order = {node: i for i, node in enumerate([*sorts, *secondary])}
-    report = PassReport(tuple(sites[node] for node in sorted(sites, key=order.__getitem__)), modified)
-    log.info("%s", report)
-    publish(report)
-    if not modified:
-        _apply_on_miss(gm, report, config)
-    return report
+    return PassReport(tuple(sites[node] for node in sorted(sites, key=order.__getitem__)), modified)
 
 
-def _rewrite_anchor(gm: fx.GraphModule, anchor: fx.Node, config: ChunkConfig) -> ChunkPlan | Decline:
-    site = measure_site(anchor, config)
+def _rewrite_anchor(gm: fx.GraphModule, anchor: fx.Node, config: ChunkConfig, kind: GraphKind) -> ChunkPlan | Decline:
+    site = measure_site(anchor, config, kind)
     if isinstance(site, Decline):
         return site
     mode = fake_mode_of(gm)
@@ -147,30 +168,35 @@ def _rewrite_anchor(gm: fx.GraphModule, anchor: fx.Node, config: ChunkConfig) ->
     region = grow_region(site, order, scope=config.scope)
     if isinstance(region, Decline):
         return region
-    plan = plan_chunks(region, config)
+    plan = plan_chunks(region, config, kind)
     if isinstance(plan, Decline):
         return plan
+    verdict = judge_plan(plan, config)
+    if config.exactness == "bitwise" and verdict.blamed is not None:
+        return Decline(DeclineCode.NOT_BITWISE, verdict.blamed.name, verdict.why)
+    plan = dataclasses.replace(plan, exactness=verdict.level)
     applied = apply_plan(gm, plan, order, mode)
     if isinstance(applied, Decline):
         return applied
     check_rewrite(gm, applied.replacements)
     if plan.window_rows > config.row_chunk:
-        plan = _rewrite_inside(plan, applied, config)
+        plan = _rewrite_inside(plan, applied, config, kind)
     return plan
 
 
-def _rewrite_inside(plan: ChunkPlan, applied: Applied, config: ChunkConfig) -> ChunkPlan:
+def _rewrite_inside(plan: ChunkPlan, applied: Applied, config: ChunkConfig, kind: GraphKind) -> ChunkPlan:
     """Cut once more, along another dim, where one step along the row dim already holds more rows than a chunk.
 
     ``[B, T, V]`` with both ``B`` and ``T`` above ``row_chunk``: the outer windows hold one position of the larger dim,
     the inner ones ``row_chunk`` rows of the other.
     """
-    inner = [_rewrite_anchor(gm, anchor, config) for gm, anchor in applied.anchors]
+    inner = [_rewrite_anchor(gm, anchor, config, kind) for gm, anchor in applied.anchors]
     if isinstance(inner[0], Decline):
         log.debug("windows of %s rows stay whole: %s", plan.window_rows, inner[0].detail)
         return plan
     num_windows = plan.num_windows * inner[0].num_windows
-    return dataclasses.replace(plan, num_windows=num_windows, window_rows=inner[0].window_rows)
+    exactness = weakest(plan.exactness, inner[0].exactness)
+    return dataclasses.replace(plan, num_windows=num_windows, window_rows=inner[0].window_rows, exactness=exactness)
 
 
 def _declined(anchor: fx.Node, decline: Decline) -> SiteReport:
@@ -202,6 +228,7 @@ def _rewritten(plan: ChunkPlan, sorts: list[fx.Node], anchor: fx.Node) -> dict[f
             num_windows=_plain(plan.num_windows),
             form=plan.form,
             scope=plan.scope,
+            exactness=plan.exactness,
             region_ops=tuple(op_name(member) for member in region.nodes),
             boundary=region.boundary,
         )

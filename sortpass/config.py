@@ -20,6 +20,7 @@ from sortpass.errors import ConfigError
 SCOPES = ("region", "sort")
 FORMS = ("auto", "unroll", "loop")
 ON_MISS = ("ignore", "warn", "raise")
+EXACTNESS = ("any", "bitwise")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,11 @@ class ChunkConfig:
     """The compiler that gets the rewritten graph: ``"inductor"``, ``"aot_eager"``, ``"eager"``, the name of any
     registered backend, or a callable ``(gm, example_inputs) -> callable``."""
 
+    exactness: str = "any"
+    """``"bitwise"`` declines a region whose results are not promised to be the same bits as whole, naming the op to
+    blame; under ``inner="inductor"`` that is every softmax and sum. ``"any"`` rewrites it, and
+    :attr:`SiteReport.exactness` says what is promised."""
+
     on_miss: str = "ignore"
     """What to do when a forward or inference graph has no sort that was rewritten: ``"ignore"``, ``"warn"`` or
     ``"raise"`` (:class:`~sortpass.errors.NothingRewritten`)."""
@@ -62,7 +68,7 @@ class ChunkConfig:
     def __post_init__(self) -> None:
         for name in ("row_chunk", "min_bytes", "max_unroll"):
             _check_positive_int(name, getattr(self, name))
-        for name, choices in (("scope", SCOPES), ("form", FORMS), ("on_miss", ON_MISS)):
+        for name, choices in (("scope", SCOPES), ("form", FORMS), ("exactness", EXACTNESS), ("on_miss", ON_MISS)):
             _check_choice(name, getattr(self, name), choices)
         if not (isinstance(self.inner, str) and self.inner) and not callable(self.inner):
             raise ConfigError(

@@ -25,8 +25,8 @@ class GraphOrder:
         self.position = {node: i for i, node in enumerate(self.nodes)}
         self._dependencies: dict[fx.Node, list[fx.Node]] = {}
         self._segment: dict[fx.Node, int] = {}
+        self._writes: list[fx.Node] = []
         last_fixed: fx.Node | None = None
-        segment = 0
         for node in self.nodes:
             deps = list(node.all_input_nodes)
             if is_fixed(node):
@@ -35,7 +35,9 @@ class GraphOrder:
                 last_fixed = node
             self._dependencies[node] = deps
             # A member must not move across a write to memory it may read, so regions stay between two writes.
-            segment += is_write(node)
+            if is_write(node):
+                self._writes.append(node)
+            segment = len(self._writes)
             # An item belongs to its tuple, wherever it is taken out.
             self._segment[node] = self._segment[node.args[0]] if is_item(node) else segment  # type: ignore[index]
         self._ancestors = cache(self._find_ancestors)
@@ -46,6 +48,11 @@ class GraphOrder:
 
     def same_segment(self, a: fx.Node, b: fx.Node) -> bool:
         return self._segment[a] == self._segment[b]
+
+    def last_write_before(self, node: fx.Node) -> fx.Node | None:
+        """The write that the node's segment begins with; None in the first segment."""
+        segment = self._segment[node]
+        return self._writes[segment - 1] if segment else None
 
     def ancestors(self, node: fx.Node) -> frozenset[fx.Node]:
         return self._ancestors(node)

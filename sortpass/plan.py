@@ -11,6 +11,14 @@ region is deterministic and reads nothing the loop writes. No ``min`` is needed,
 (``min`` in a start expression ends as ``NameError: Min`` in Inductor's wrapper).
 
 ``N`` steps of ``P`` rows each (logits ``[B, T, V]`` cut along ``T``: ``P = B``) get ``C = row_chunk // P``.
+
+``unroll`` needs ``n`` as a literal number. Where ``N`` is dynamic, ``n`` is that of the largest ``N`` there can be; a
+smaller one gets the same number of smaller pieces.
+
+NOTE [Exported programs are unrolled]: a loop writes into its outputs, and the verifier of an ``ExportedProgram`` takes
+functional ops only. A loop that carries its outputs through ``slice_scatter`` is functional, and copies them once a
+window (13.6 bytes per logit where the writing loop takes 6.5 and ``cat`` 8). So ``auto`` unrolls an exported program,
+or declines.
 """
 
 from __future__ import annotations
@@ -24,8 +32,8 @@ from sortpass.config import ChunkConfig
 from sortpass.memory import RegionPeak, predict_peak
 from sortpass.region import Region
 from sortpass.report import Decline, DeclineCode
-from sortpass.sites import SECONDARY_OPS
-from sortpass.torch_compat import guard_all, size_hint_maybe
+from sortpass.sites import SECONDARY_OPS, GraphKind, SortSite
+from sortpass.torch_compat import guard_all, in_forward_ad, size_hint_maybe, upper_bound_maybe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +51,7 @@ class ChunkPlan:
         window_steps: steps along the row dim that one window holds (the largest window, for ``unroll``).
         window_rows: rows one window holds at most.
         peak: predicted bytes.
+        exactness: how exact the results are; what :mod:`sortpass.exactness` made of the other fields.
     """
 
     region: Region
@@ -55,6 +64,7 @@ class ChunkPlan:
     window_steps: int | torch.SymInt
     window_rows: int
     peak: RegionPeak
+    exactness: str = "close"
 
 
 def count_windows(steps: Any, limit: Any, *, may_be_empty: bool) -> tuple[Any, Any]:
@@ -72,22 +82,31 @@ def count_windows(steps: Any, limit: Any, *, may_be_empty: bool) -> tuple[Any, A
     return num_windows, (steps + (num_windows - 1)) // num_windows
 
 
-def plan_chunks(region: Region, config: ChunkConfig) -> ChunkPlan | Decline:
-    """Windows and form for a region, or why it is better left alone."""
+def plan_chunks(region: Region, config: ChunkConfig, kind: GraphKind = GraphKind.COMPILED) -> ChunkPlan | Decline:
+    """Windows and form for a region, or why it is better left alone.
+
+    Args:
+        region: what to chunk.
+        config: the options.
+        kind: whose graph it is; see NOTE [Exported programs are unrolled].
+    """
     site = region.site
     steps: Any = site.steps
-    step_limit = _step_limit(site.rows_per_step, config.row_chunk)
+    step_limit = _step_limit(site, config.row_chunk)
     may_be_empty = size_hint_maybe(steps) is None
     num_windows, window_steps = count_windows(steps, step_limit, may_be_empty=may_be_empty)
-    peak = predict_peak(region, _hint(window_steps, 1) / max(_hint(steps, 1), 1))
-    # A secondary anchor's own outputs are small: only what surrounds it can pay.
-    if site.node.target in SECONDARY_OPS and peak.loop >= peak.whole:
-        detail = f"chunking it would not lower the peak (whole {peak.whole:,} bytes, chunked {peak.loop:,})"
-        return Decline(DeclineCode.NO_GAIN, site.node.name, detail)
-    form = _choose_form(site.node.name, num_windows, peak, config)
+    num_pieces = _count_pieces(steps, step_limit)
+    fraction = _hint(window_steps, 1) / max(_hint(steps, 1), 1)
+    if site.by_bound and num_pieces:
+        fraction = 1 / num_pieces  # the size it was traced with says nothing about its use
+    peak = predict_peak(region, fraction)
+    form = _choose_form(region, num_pieces, peak, config, kind)
     if isinstance(form, Decline):
         return form
-    window_rows = min(_hint(step_limit, config.row_chunk), _hint(steps, 2**62)) * _hint(site.rows_per_step, 1)
+    if form == "unroll" and num_pieces is not None:
+        num_windows = num_pieces
+    at_most = upper_bound_maybe if site.by_bound else size_hint_maybe
+    window_rows = min(_hint(step_limit, config.row_chunk), at_most(steps) or 2**62) * (at_most(site.rows_per_step) or 1)
     return ChunkPlan(
         region=region,
         scope=config.scope,
@@ -102,31 +121,73 @@ def plan_chunks(region: Region, config: ChunkConfig) -> ChunkPlan | Decline:
     )
 
 
-def _step_limit(rows_per_step: Any, row_chunk: int) -> Any:
+def _step_limit(site: SortSite, row_chunk: int) -> Any:
     """Most steps a window may hold; one step where a single step already has more rows than ``row_chunk``."""
+    rows_per_step: Any = site.rows_per_step
+    if site.by_bound:
+        rows_per_step = upper_bound_maybe(rows_per_step) or row_chunk
     if isinstance(rows_per_step, int):
         return max(1, row_chunk // max(rows_per_step, 1))
     hint = size_hint_maybe(rows_per_step)
     return row_chunk // rows_per_step if hint is not None and guard_all(rows_per_step <= row_chunk) else 1
 
 
-def _choose_form(name: str, num_windows: Any, peak: RegionPeak, config: ChunkConfig) -> str | Decline:
-    unrollable = _decline_unroll(name, num_windows, config)
-    if config.form == "unroll":
-        return unrollable or "unroll"
-    if config.form == "auto" and unrollable is None and peak.unroll < peak.loop:
-        return "unroll"
-    return "loop"
+def _count_pieces(steps: Any, step_limit: Any) -> int | None:
+    """Windows of the largest number of steps there can be; None where there is no such number."""
+    most = upper_bound_maybe(steps)
+    return None if most is None or not isinstance(step_limit, int) else -(-most // step_limit)
 
 
-def _decline_unroll(name: str, num_windows: Any, config: ChunkConfig) -> Decline | None:
-    if not isinstance(num_windows, int):
-        return Decline(
-            DeclineCode.DYNAMIC_ROWS, name, "form='unroll' needs a static number of rows; use 'loop' or 'auto'"
+def _choose_form(
+    region: Region, num_pieces: int | None, peak: RegionPeak, config: ChunkConfig, kind: GraphKind
+) -> str | Decline:
+    node, no_loop = region.site.node, _why_no_loop(kind)
+    if no_loop and config.form == "loop":
+        return Decline(DeclineCode.NOT_FUNCTIONAL, node.name, f"{no_loop}; use form='unroll' or 'auto'")
+    unrollable = _decline_unroll(region, num_pieces, config, kind)
+    must_unroll = config.form == "unroll" or no_loop is not None
+    if must_unroll and unrollable is not None:
+        return unrollable
+    lowest = peak.loop if unrollable is not None else min(peak.loop, peak.unroll)
+    lowest = peak.unroll if no_loop else lowest
+    # A secondary anchor's own outputs are small: only what surrounds it can pay. Where cat is the only way to join,
+    # outputs are held twice, which no anchor pays for by itself.
+    forced = no_loop is not None and config.form == "auto"
+    if (node.target in SECONDARY_OPS or forced) and lowest >= peak.whole > 0:
+        detail = f"chunking it would not lower the peak (whole {peak.whole:,} bytes, chunked {lowest:,})"
+        return Decline(DeclineCode.NO_GAIN, node.name, detail)
+    is_static = isinstance(region.site.steps, int)
+    better = config.form == "auto" and is_static and unrollable is None and peak.unroll < peak.loop
+    return "unroll" if must_unroll or better else "loop"
+
+
+def _why_no_loop(kind: GraphKind) -> str | None:
+    if kind.is_exported:
+        return "the loop writes into its outputs, which an exported program may not"
+    if in_forward_ad():
+        return "the loop hands no tangents on, and the graph is compiled for forward-mode AD"
+    return None
+
+
+def _decline_unroll(region: Region, num_pieces: int | None, config: ChunkConfig, kind: GraphKind) -> Decline | None:
+    node, steps = region.site.node, region.site.steps
+    instead = "" if _why_no_loop(kind) else ", or use form='loop' or 'auto'"
+    if num_pieces is None:
+        detail = (
+            f"unrolling needs a literal number of windows, and its {steps} rows have no upper bound; give the dim a max"
+            f" (torch.export.Dim(..., max=...), mark_dynamic(..., max=...)){instead}"
         )
-    if num_windows > config.max_unroll:
-        detail = f"needs {num_windows} windows, more than max_unroll={config.max_unroll}; use form='loop' or 'auto'"
-        return Decline(DeclineCode.TOO_MANY_WINDOWS, name, detail)
+        return Decline(DeclineCode.DYNAMIC_ROWS, node.name, detail)
+    if kind is GraphKind.PROGRAM_GRAPH and not isinstance(steps, int):
+        detail = "a program has to know the range of each piece, or it could not be loaded; rewrite the program itself"
+        return Decline(DeclineCode.DYNAMIC_ROWS, node.name, f"{detail}, not its graph_module")
+    if num_pieces > config.max_unroll:
+        bound, fewer = "", "raise row_chunk or max_unroll"
+        if not isinstance(steps, int):
+            bound = f" for the {upper_bound_maybe(steps)} rows that its dim allows"
+            fewer = f"give the dim a smaller max, {fewer}"
+        detail = f"needs {num_pieces} windows{bound}, more than max_unroll={config.max_unroll}; {fewer}{instead}"
+        return Decline(DeclineCode.TOO_MANY_WINDOWS, node.name, detail)
     return None
 
 

@@ -149,13 +149,15 @@ class _Growth:
         if not self.order.same_segment(node, self.site.node):
             return self._no(node, DeclineCode.COUPLED, "stands on the other side of an in-place write")
         tensors = list(fake_values(node))
-        if not tensors or any(dim >= t.ndim or not same_size(t.shape[dim], self.site.steps) for t in tensors):
-            return self._no(node, DeclineCode.COUPLED, f"dim {dim} does not hold the rows")
+        if not tensors or any(dim >= t.ndim for t in tensors):
+            return self._no(node, DeclineCode.COUPLED, f"has no dim {dim}")
         if isinstance(node.meta["val"], (tuple, list)) and not all(is_item(user) for user in node.users):
             return self._no(node, DeclineCode.COUPLED, "is used as a tuple")
         flow = rule(Call(node), dim)
         if isinstance(flow, Blocked):
             return self._no(node, DeclineCode.COUPLED, flow.why)
+        if not self._holds_rows(node, dim):
+            return self._no(node, DeclineCode.COUPLED, f"does not hold the rows in dim {dim}")
         for producer, wanted in tensor_inputs(node, flow):
             if isinstance(wanted, int) and not self._holds_rows(producer, wanted):
                 return self._no(node, DeclineCode.COUPLED, f"needs other rows of {producer.name}")
@@ -169,7 +171,7 @@ class _Growth:
         return flow
 
     def _holds_rows(self, node: fx.Node, dim: int) -> bool:
-        return all(same_size(t.shape[dim], self.site.steps) for t in fake_values(node))
+        return all(dim < t.ndim and same_size(t.shape[dim], self.site.steps) for t in fake_values(node))
 
     @staticmethod
     def _no(node: fx.Node, code: DeclineCode, why: str) -> Decline:

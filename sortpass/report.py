@@ -22,8 +22,10 @@ class DeclineCode(enum.Enum):
     TOO_MANY_WINDOWS = "too many windows"
     NO_GAIN = "no gain"
     NOT_DENSE = "output not dense"
+    NOT_FUNCTIONAL = "no loop may write here"
     COUPLED = "rows are coupled"
     UNKNOWN_OP = "no rule"
+    NOT_BITWISE = "an op is not promised to be exact"
     REBUILD_FAILED = "chunk cannot be built"
 
 
@@ -51,6 +53,10 @@ class SiteReport:
         num_windows: windows; an int, or an expression as text; None where declined.
         form: ``"loop"`` or ``"unroll"``; None where declined.
         scope: ``"region"`` or ``"sort"``; None where declined.
+        exactness: what the results of the region are promised to be, given the same inputs; None where declined.
+            ``"bitwise"``: the same bits as whole. ``"indices-exact"``: the sorts have the same order and indices, while
+            something computed from them may differ in its last bits. ``"close"``: what is sorted may differ in its last
+            bits, as it does for another batch size.
         region_ops: the ops that now run per window, in graph order.
         boundary: what kept neighbours out of the region, each naming its node.
     """
@@ -65,6 +71,7 @@ class SiteReport:
     num_windows: int | str | None = None
     form: str | None = None
     scope: str | None = None
+    exactness: str | None = None
     region_ops: tuple[str, ...] = ()
     boundary: tuple[Decline, ...] = ()
 

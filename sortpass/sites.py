@@ -11,6 +11,7 @@ of ``B`` and ``T``, and one step along it holds the other's number of rows.
 from __future__ import annotations
 
 import dataclasses
+import enum
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ import torch.fx as fx
 from sortpass.config import ChunkConfig
 from sortpass.report import Decline, DeclineCode
 from sortpass.rules import Call
-from sortpass.torch_compat import guard_all, size_hint_maybe
+from sortpass.torch_compat import guard_all, may_guard, size_hint_maybe, upper_bound_maybe
 
 aten = torch.ops.aten
 
@@ -27,6 +28,23 @@ SORT_OPS = (aten.sort.default, aten.sort.stable)
 SECONDARY_OPS = (aten.topk.default,)
 
 INDEX_BYTES = 8  # sort returns int64 indices
+
+
+class GraphKind(enum.Enum):
+    """Whose graph it is, and so what may be done to it."""
+
+    COMPILED = "compiled"
+    """A compiler's, or nobody's: guards may be added, and it is thrown away with the process."""
+
+    PROGRAM = "program"
+    """An ``ExportedProgram``'s: it is there once for every size it will meet, must stay functional, and is saved."""
+
+    PROGRAM_GRAPH = "program graph"
+    """The same, but only its graph module is at hand: the program cannot be told of new symbols."""
+
+    @property
+    def is_exported(self) -> bool:
+        return self is not GraphKind.COMPILED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,12 +56,14 @@ class SortSite:
         row_dim: the dim to cut.
         steps: size of that dim.
         rows_per_step: sorted sequences at one position of ``row_dim`` (the other batch dims multiplied).
+        by_bound: sizes are judged by the largest they can be, and no guard is added on them.
     """
 
     node: fx.Node
     row_dim: int
     steps: int | torch.SymInt
     rows_per_step: int | torch.SymInt
+    by_bound: bool = False
 
     @property
     def rows(self) -> int | torch.SymInt:
@@ -70,11 +90,13 @@ def num_rows_maybe(node: fx.Node) -> int | torch.SymInt | None:
     return rows
 
 
-def measure_site(node: fx.Node, config: ChunkConfig) -> SortSite | Decline:
+def measure_site(node: fx.Node, config: ChunkConfig, kind: GraphKind = GraphKind.COMPILED) -> SortSite | Decline:
     """Measure one anchor; a :class:`Decline` where it has no rows or is not large.
 
     Large means: more rows than a chunk, and values + indices of at least ``min_bytes``. With dynamic sizes this is the
-    one question that is asked on purpose, as a single guard, so that small and large batches get one compile each.
+    one question that is asked on purpose, as a single guard, so that small and large batches get one compile each. Not
+    so in an exported program, which is there once for every size it will meet, nor on a dim that ``mark_dynamic`` gave
+    a range: these are large if their largest sizes are, however few rows they were traced with.
     """
     call = Call(node)
     if not isinstance(call["self"], fx.Node) or "val" not in call["self"].meta:
@@ -83,29 +105,30 @@ def measure_site(node: fx.Node, config: ChunkConfig) -> SortSite | Decline:
     if keys.ndim < 2:
         return Decline(DeclineCode.NO_ROW_DIM, node.name, f"sorts a {keys.ndim}-D tensor, which has a single row")
     batch_dims = [dim for dim in range(keys.ndim) if dim != call.dim("dim")]
-    row_dim = max(batch_dims, key=lambda dim: _hint_or_large(keys.shape[dim]))
+    by_bound = kind.is_exported or not may_guard(*keys.shape)
+    at_most = upper_bound_maybe if by_bound else size_hint_maybe
+    row_dim = max(batch_dims, key=lambda dim: 2**62 if (size := at_most(keys.shape[dim])) is None else size)
     rows_per_step: Any = 1
     for dim in batch_dims:
         if dim != row_dim:
             rows_per_step = rows_per_step * keys.shape[dim]
-    site = SortSite(node, row_dim, keys.shape[row_dim], rows_per_step)
+    site = SortSite(node, row_dim, keys.shape[row_dim], rows_per_step, by_bound)
     return _decline_small(site, keys, config) or site
-
-
-def _hint_or_large(size: int | torch.SymInt) -> int:
-    hint = size_hint_maybe(size)
-    return 2**62 if hint is None else hint
 
 
 def _decline_small(site: SortSite, keys: torch.Tensor, config: ChunkConfig) -> Decline | None:
     num_bytes = keys.numel() * (keys.element_size() + INDEX_BYTES)
-    if size_hint_maybe(num_bytes) is None or size_hint_maybe(site.rows) is None:
-        return None  # an unbacked size cannot be asked; the loop is right for any
-    more_rows, enough_bytes = site.rows > config.row_chunk, num_bytes >= config.min_bytes
+    at_most = upper_bound_maybe if site.by_bound else size_hint_maybe
+    rows, size = at_most(site.rows), at_most(num_bytes)
+    if rows is None or size is None:
+        return None  # an unbacked size cannot be asked, one without a bound may be large
+    if site.by_bound:
+        more_rows, enough_bytes = rows > config.row_chunk, size >= config.min_bytes
+    else:
+        more_rows, enough_bytes = site.rows > config.row_chunk, num_bytes >= config.min_bytes
     if guard_all(more_rows, enough_bytes):
         return None
-    rows, size = size_hint_maybe(site.rows), size_hint_maybe(num_bytes)
-    if rows is not None and rows <= config.row_chunk:
+    if rows <= config.row_chunk:
         return Decline(
             DeclineCode.FEW_ROWS, site.node.name, f"has {rows} rows, no more than row_chunk={config.row_chunk}"
         )

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 import torch.fx as fx
+from torch._dynamo.guards import GuardBuilder
+from torch._dynamo.source import GlobalStateSource
 from torch._higher_order_ops.while_loop import while_loop_op as while_loop_op  # emit/loop.py is the only caller
 from torch._inductor.custom_graph_pass import CustomGraphPass as CustomGraphPass  # the hook's base class
 from torch._prims_common import (
@@ -19,7 +21,12 @@ from torch._prims_common import (
     is_non_overlapping_and_dense_or_false,
 )
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true, sym_and
+from torch.fx.experimental.symbolic_shapes import (
+    StrictMinMaxConstraint,
+    free_unbacked_symbols,
+    statically_known_true,
+    sym_and,
+)
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 
@@ -76,6 +83,69 @@ def size_hint_maybe(size: int | torch.SymInt) -> int | None:
     return None if hint is None else int(hint)
 
 
+def upper_bound_maybe(size: int | torch.SymInt) -> int | None:
+    """The largest value a size can have, without a guard; None where it has no bound.
+
+    ``mark_dynamic(x, 0, max=4096)`` and ``torch.export.Dim("rows", max=4096)`` give bounds. (``ShapeEnv.bound_sympy``;
+    a dim without one has ``int_oo``, or ``sys.maxsize`` and less when it was saved and loaded.)
+    """
+    if not isinstance(size, torch.SymInt):
+        return size
+    upper = size.node.shape_env.bound_sympy(size.node.expr).upper
+    return int(upper) if upper.is_number and upper.is_finite and upper < _NO_BOUND else None
+
+
+def unbacked_ranges(graph: fx.Graph) -> dict[Any, Any]:
+    """Each unbacked symbol a graph defines, with its range, as ``ExportedProgram.range_constraints`` wants them.
+
+    A program that was saved without them cannot be loaded ("vr must not be None for symbol u0").
+    """
+    bound = [(node.meta["val"], symbol) for node in graph.nodes for symbol in node.meta.get("unbacked_bindings") or ()]
+    return {
+        symbol: value.node.shape_env.var_to_range[symbol] for value, symbol in bound if isinstance(value, torch.SymInt)
+    }
+
+
+_NO_BOUND = 2**48  # rows; more than any memory holds, less than any stand-in for "unbounded"
+
+
+def in_forward_ad() -> bool:
+    """Whether a graph is being compiled for dual tensors; Dynamo will ask again before each call.
+
+    Dynamo has a guard on ``forward_ad.dual_level`` and does not always install it.
+    """
+    context = torch._guards.TracingContext.try_get()
+    if context is not None:
+        context.guards_context.dynamo_guards.add(GlobalStateSource().make_guard(GuardBuilder.DUAL_LEVEL))
+    return torch.autograd.forward_ad._current_level >= 0
+
+
+def may_guard(*sizes: int | torch.SymInt) -> bool:
+    """Whether a guard may be added on these sizes.
+
+    Not on a dim given a range by ``mark_dynamic(x, 0, min=2, max=4096)``: Dynamo then refuses, as a
+    ``ConstraintViolationError``, every guard that some size in the range would fail. (``ShapeEnv.tracked_fakes``.)
+    """
+    symbolic = [size for size in sizes if isinstance(size, torch.SymInt)]
+    ranged: set[Any] = set()
+    for tracked in (symbolic[0].node.shape_env.tracked_fakes or ()) if symbolic else ():
+        constraints = getattr(tracked.symbolic_context, "constraint_sizes", None) or ()
+        dims = tracked.fake.shape if isinstance(tracked.fake, torch.Tensor) else ()
+        for dim, constraint in zip(dims, constraints, strict=False):
+            if isinstance(constraint, StrictMinMaxConstraint) and isinstance(dim, torch.SymInt):
+                ranged |= dim.node.expr.free_symbols
+    return not any(size.node.expr.free_symbols & ranged for size in symbolic)
+
+
+def is_exported(gm: fx.GraphModule) -> bool:
+    """Whether a graph module is that of an ``ExportedProgram``, by what the exporter leaves in its ``meta``.
+
+    ``inline_constraints``: from ``export`` on, through every ``run_decompositions``; ``treespec_namedtuple_fields``:
+    after ``load``. No other tracer writes either. If a torch version stops, ``rewrite(program)`` still knows.
+    """
+    return not {"inline_constraints", "treespec_namedtuple_fields"}.isdisjoint(gm.meta)
+
+
 def guard_all(*conditions: Any) -> bool:
     """Decide a conjunction at compile time, with a single guard on symbolic sizes.
 
@@ -102,12 +172,12 @@ def physical_order(tensor: torch.Tensor) -> list[int]:
 
 
 @contextlib.contextmanager
-def tracing_loop_body(mode: FakeTensorMode) -> Iterator[None]:
-    """Evaluate nodes that read the loop counter with ``.item()``.
+def tracing_items(mode: FakeTensorMode) -> Iterator[None]:
+    """Evaluate nodes that read a loop counter, or the bound of a piece, with ``.item()``.
 
     ``allow_scalar_outputs`` stays on for this compile's mode: Inductor evaluates the ``while_loop`` once more after the
-    pass (``FakeTensorUpdater``) and would fail with ``DataDependentOutputException``. The symbols made for the counter
-    belong to the body, so the outer graph must not wait for a node that binds them.
+    pass (``FakeTensorUpdater``) and would fail with ``DataDependentOutputException``. The nodes that
+    bind the new symbols say so themselves (``unbacked_bindings``); nothing else must wait for them.
     """
     if mode.shape_env is None:
         mode.shape_env = torch.fx.experimental.symbolic_shapes.ShapeEnv()
@@ -122,13 +192,38 @@ def size_nodes(graph: fx.Graph, sizes: Iterable[int | torch.SymInt], before: fx.
 
     A raw ``SymInt`` in a node's arguments becomes a ``NameError`` in the generated code. A size that some earlier node
     is or has is read off there; any other expression is computed by ``materialize_symints`` (new in torch 2.13).
+
+    Raises:
+        UnknownSize: no input of the graph tells a symbol (in a loop's body, which sees windows only).
     """
     earlier = list(itertools.takewhile(lambda node: node is not before, graph.nodes))
     found = [size if isinstance(size, int) else _size_node_maybe(graph, size, earlier) for size in sizes]
-    missing = [size for size, node in zip(sizes, found, strict=True) if node is None]
+    missing = [size for size, node in zip(sizes, found, strict=True) if node is None and isinstance(size, torch.SymInt)]
+    known = _known_symbols(graph)
+    for size in missing:
+        if unknown := size.node.expr.free_symbols - known:
+            raise UnknownSize(f"no input tells {', '.join(map(str, unknown))}, which the size {size} depends on")
     made = iter(graph.materialize_symints(missing))
     fill_values(graph)
     return [next(made) if node is None else node for node in found]
+
+
+class UnknownSize(Exception):
+    """A size that a graph has no way to compute."""
+
+
+def _known_symbols(graph: fx.Graph) -> set[Any]:
+    """The symbols ``materialize_symints`` can compute; it asserts that it is asked for no other."""
+    known: set[Any] = set()
+    for node in graph.nodes:
+        known |= set(node.meta.get("unbacked_bindings") or ())
+        value = node.meta.get("val")
+        sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
+        for expr in (size.node.expr for size in sizes if node.op == "placeholder" and isinstance(size, torch.SymInt)):
+            # A symbol, or a multiple of one; a tensor of s - 1 rows tells nothing.
+            if expr.is_Symbol or (isinstance(value, torch.Tensor) and expr.is_Mul and len(expr.args) == 2):
+                known |= expr.free_symbols if len(expr.free_symbols) == 1 else set()
+    return known
 
 
 def _size_node_maybe(graph: fx.Graph, size: torch.SymInt, earlier: list[fx.Node]) -> fx.Node | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+import torch
 import torch.fx as fx
 
 from sortpass.errors import InternalError
@@ -20,9 +22,17 @@ def check_rewrite(gm: fx.GraphModule, replacements: Mapping[fx.Node, fx.Node]) -
     for old, new in replacements.items():
         for a, b in zip(fake_values(old), fake_values(new), strict=True):
             same = a.dtype == b.dtype and a.device == b.device and len(a.shape) == len(b.shape)
-            pairs = zip((*a.shape, *a.stride()), (*b.shape, *b.stride()), strict=True) if same else ()
-            if not same or any(known_true(x != y) for x, y in pairs):
+            if not same or any(known_true(x != y) for x, y in _layouts(a, b)):
                 raise InternalError(
                     f"the rewrite changed {old.name}: {a.dtype} {tuple(a.shape)} strides {a.stride()} became "
                     f"{b.dtype} {tuple(b.shape)} strides {b.stride()}; node: {new.format_node()}"
                 )
+
+
+def _layouts(a: torch.Tensor, b: torch.Tensor) -> Iterator[tuple[Any, Any]]:
+    """Pairs of sizes and of strides that must agree."""
+    yield from zip(a.shape, b.shape, strict=True)
+    # A stride along a dim of size 1 leads nowhere, and kernels differ in what they leave there.
+    for size, *strides in zip(a.shape, a.stride(), b.stride(), strict=True):
+        if not known_true(size == 1):
+            yield strides[0], strides[1]

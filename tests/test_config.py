@@ -68,6 +68,7 @@ def test_every_option_changes_the_cache_id() -> None:
         "max_unroll": 7,
         "inner": "eager",
         "on_miss": "raise",
+        "exactness": "bitwise",
     }
     assert set(other) == {field.name for field in dataclasses.fields(ChunkConfig)}
     ids = {cache_id(ChunkConfig(**{name: value})) for name, value in other.items()}

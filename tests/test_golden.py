@@ -53,9 +53,9 @@ class <lambda>:
         sort_default_2 = aten.sort.default(getitem_8)
         getitem_9: "f32[2, 8]" = sort_default_2[0]
         getitem_10: "i64[2, 8]" = sort_default_2[1]
-        cat_default: "f32[5, 8]" = aten.cat.default([getitem_3, getitem_6, getitem_9], 0)
-        cat_default_1: "i64[5, 8]" = aten.cat.default([getitem_4, getitem_7, getitem_10], 0)
-        return (cat_default, cat_default_1)""",
+        getitem: "f32[5, 8]" = aten.cat.default([getitem_3, getitem_6, getitem_9], 0)
+        getitem_1: "i64[5, 8]" = aten.cat.default([getitem_4, getitem_7, getitem_10], 0)
+        return (getitem, getitem_1)""",
         )
 
     def test_sort_alone_in_a_loop(self) -> None:
@@ -70,9 +70,9 @@ class <lambda>:
         chunk_body_0 = self.chunk_body_0
         chunk_cond_0 = self.chunk_cond_0
         while_loop = higher_order.while_loop(chunk_cond_0, chunk_body_0, (empty_strided_default, empty_strided_default_1, full_default), (arg0_1,))
-        getitem_2: "f32[5, 8]" = while_loop[0]
-        getitem_3: "i64[5, 8]" = while_loop[1]
-        return (getitem_2, getitem_3)
+        getitem: "f32[5, 8]" = while_loop[0]
+        getitem_1: "i64[5, 8]" = while_loop[1]
+        return (getitem, getitem_1)
     class chunk_body_0:
         def forward(self, out_0: "f32[5, 8]", out_1: "i64[5, 8]", window: "i64[]", arg0_1: "f32[5, 8]"):
             _local_scalar_dense_default: "Sym(u0)" = aten._local_scalar_dense.default(window)
@@ -114,8 +114,8 @@ class <lambda>:
         chunk_body_0 = self.chunk_body_0
         chunk_cond_0 = self.chunk_cond_0
         while_loop = higher_order.while_loop(chunk_cond_0, chunk_body_0, (empty_strided_default, full_default), (arg1_1, arg0_1, floordiv, floordiv_1))
-        getitem_2: "i64[s77, 8]" = while_loop[0]
-        return (getitem_2,)
+        getitem_1: "i64[s77, 8]" = while_loop[0]
+        return (getitem_1,)
     class chunk_body_0:
         def forward(self, out_0: "i64[s77, 8]", window: "i64[]", arg1_1: "f32[s77, 8]", arg0_1: "Sym(s77)", floordiv: "Sym(((s77 + 1)//2))", floordiv_1: "Sym(((s77 + (((s77 + 1)//2)) - 1)//(((s77 + 1)//2))))"):
             _local_scalar_dense_default: "Sym(u0)" = aten._local_scalar_dense.default(window)
@@ -181,8 +181,8 @@ class <lambda>:
         chunk_body_0 = self.chunk_body_0
         chunk_cond_0 = self.chunk_cond_0
         while_loop = higher_order.while_loop(chunk_cond_0, chunk_body_0, (empty_strided_default, full_default), (arg0_1, lift_fresh_copy))
-        getitem_2: "f32[5, 8]" = while_loop[0]
-        return (getitem_2,)
+        masked_fill: "f32[5, 8]" = while_loop[0]
+        return (masked_fill,)
     class chunk_body_0:
         def forward(self, out_0: "f32[5, 8]", window: "i64[]", arg0_1: "f32[5, 8]", lift_fresh_copy: "b8[]"):
             _local_scalar_dense_default: "Sym(u0)" = aten._local_scalar_dense.default(window)
@@ -246,6 +246,6 @@ class <lambda>:
         slice_scatter_default_1: "b8[3, 8]" = aten.slice_scatter.default(le_scalar_1, fill_tensor_1, 1, -1, INT_MAX)
         scatter_src_1: "b8[3, 8]" = aten.scatter.src(slice_scatter_default_1, 1, getitem_7, slice_scatter_default_1)
         masked_fill_scalar_1: "f32[3, 8]" = aten.masked_fill.Scalar(getitem_5, scatter_src_1, -inf)
-        cat_default: "f32[5, 8]" = aten.cat.default([masked_fill_scalar, masked_fill_scalar_1], 0)
-        return (cat_default,)""",
+        masked_fill: "f32[5, 8]" = aten.cat.default([masked_fill_scalar, masked_fill_scalar_1], 0)
+        return (masked_fill,)""",
         )

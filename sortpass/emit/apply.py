@@ -14,6 +14,7 @@ from sortpass.graph_order import GraphOrder
 from sortpass.plan import ChunkPlan
 from sortpass.region import Region
 from sortpass.report import Decline, DeclineCode
+from sortpass.torch_compat import UnknownSize
 
 
 def apply_plan(gm: fx.GraphModule, plan: ChunkPlan, order: GraphOrder, mode: FakeTensorMode) -> Applied | Decline:
@@ -24,16 +25,17 @@ def apply_plan(gm: fx.GraphModule, plan: ChunkPlan, order: GraphOrder, mode: Fak
     """
     emit = emit_unroll if plan.form == "unroll" else emit_loop
     before = set(gm.graph.nodes)
-    point = _last_live_in(plan.region, order)
+    point = _last_needed(plan.region, order)
     with gm.graph.inserting_after(point):
         # inserting_after would reverse the order of what is inserted; a marker keeps it.
         marker = gm.graph.call_function(_marker)
     try:
         with gm.graph.inserting_before(marker):
             applied = emit(gm, plan, mode, marker)
-    except CannotBuild as failure:
+    except (CannotBuild, UnknownSize) as failure:
         _remove_new(gm.graph, before)
-        return Decline(DeclineCode.REBUILD_FAILED, failure.node.name, f"its chunk cannot be built: {failure}")
+        blamed = failure.node if isinstance(failure, CannotBuild) else plan.region.site.node
+        return Decline(DeclineCode.REBUILD_FAILED, blamed.name, f"its chunk cannot be built: {failure}")
     _move_dependents(plan.region, order, marker)
     gm.graph.erase_node(marker)
     _swap(gm.graph, plan.region, applied.replacements)
@@ -44,8 +46,8 @@ def _marker() -> None:
     """Target of the temporary node that marks the insertion point."""
 
 
-def _last_live_in(region: Region, order: GraphOrder) -> fx.Node:
-    """The last node the region reads: all live-ins exist after it."""
+def _last_needed(region: Region, order: GraphOrder) -> fx.Node:
+    """The node behind which the region can stand: all live-ins exist, and hold what the members saw in them."""
     members = set(region.nodes)
     live_ins = [dep for node in region.nodes for dep in node.all_input_nodes if dep not in members]
     # A region may read nothing (a sort of a constant it makes itself); then it stands where its first node stood.
@@ -55,7 +57,9 @@ def _last_live_in(region: Region, order: GraphOrder) -> fx.Node:
     last_placeholder = max(
         (n for n in order.nodes if n.op == "placeholder"), key=order.position.__getitem__, default=anchor
     )
-    return max(anchor, last_placeholder, key=order.position.__getitem__)
+    # A live-in may have been written to after it was made: x.mul_(2); x.sort().
+    write = order.last_write_before(region.site.node)
+    return max(anchor, last_placeholder, write or anchor, key=order.position.__getitem__)
 
 
 def _remove_new(graph: fx.Graph, before: set[fx.Node]) -> None:
@@ -85,3 +89,6 @@ def _swap(graph: fx.Graph, region: Region, replacements: Mapping[fx.Node, fx.Nod
     for node in reversed(region.nodes):
         if node not in kept:
             graph.erase_node(node)
+    for old, new in replacements.items():
+        # An exported program's signature knows its outputs by name; under another, it would not validate or save.
+        new.name = old.name

@@ -33,7 +33,7 @@ from sortpass.emit.nodes import Applied, NodeBuilder, copy_chunk
 from sortpass.plan import ChunkPlan, count_windows
 from sortpass.region import Region
 from sortpass.rules import Call, value_of
-from sortpass.torch_compat import fill_values, size_nodes, tracing_loop_body, while_loop_op
+from sortpass.torch_compat import fill_values, size_nodes, tracing_items, while_loop_op
 
 aten = torch.ops.aten
 
@@ -42,13 +42,14 @@ def emit_loop(gm: fx.GraphModule, plan: ChunkPlan, mode: FakeTensorMode, before:
     """Insert the loop in front of ``before``, which is the graph's insertion point."""
     builder = NodeBuilder(gm.graph, mode)
     region = plan.region
-    steps, num_windows, window_steps = _window_counts(gm.graph, plan, before)
+    with tracing_items(mode):
+        steps, num_windows, window_steps = _window_counts(builder, plan, before)
     constants = [node for node in _outside_inputs(region) if is_constant(node)]
     outside = [node for node in _outside_inputs(region) if node not in constants]
     sizes = [size for size in (steps, num_windows, window_steps) if isinstance(size, fx.Node)]
     extra = list(dict.fromkeys([*outside, *sizes]))
 
-    with tracing_loop_body(mode):
+    with tracing_items(mode):
         counter_value = torch.empty([], dtype=torch.int64, device="cpu")
         shell = _Shell(gm, region.live_outs, extra, counter_value, mode)
         body, anchor = _build_body(shell, plan, (steps, num_windows, window_steps), constants)
@@ -65,8 +66,9 @@ def emit_loop(gm: fx.GraphModule, plan: ChunkPlan, mode: FakeTensorMode, before:
     return Applied(results, ((body, anchor),))
 
 
-def _window_counts(graph: fx.Graph, plan: ChunkPlan, before: fx.Node) -> tuple[Any, Any, Any]:
+def _window_counts(builder: NodeBuilder, plan: ChunkPlan, before: fx.Node) -> tuple[Any, Any, Any]:
     """Steps, number of windows and steps per window: ints where the row count is static, else nodes."""
+    graph = builder.graph
     steps, limit = size_nodes(graph, [plan.steps, plan.step_limit], before)
     if not isinstance(steps, fx.Node):
         return plan.steps, plan.num_windows, plan.window_steps
@@ -75,6 +77,8 @@ def _window_counts(graph: fx.Graph, plan: ChunkPlan, before: fx.Node) -> tuple[A
     counts = count_windows(*as_proxy, may_be_empty=plan.may_be_empty)
     fill_values(graph)
     num_windows, window_steps = (count.node if isinstance(count, fx.Proxy) else count for count in counts)
+    if plan.region.site.by_bound and isinstance(window_steps, fx.Node):
+        window_steps = builder.hidden_size(window_steps)
     return steps, num_windows, window_steps
 
 

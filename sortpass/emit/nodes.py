@@ -1,4 +1,10 @@
-"""Make nodes that carry everything the next pass expects: a fake value, the user's source line."""
+"""Make nodes that carry everything the next pass expects: a fake value, the user's source line.
+
+NOTE [Sizes no kernel may ask about]: evaluated with a size such as ``3 * N // 7``, every kernel asks "is it 0, is it 1"
+and gets an answer for the traced ``N``, recorded as a guard. An exported program would keep it
+(``run_decompositions`` writes guards into the program), and Dynamo refuses it on a dim that ``mark_dynamic`` gave a
+range. So such a size goes through a tensor and comes back as an unbacked one, of which nothing is known.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +12,14 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 import torch.fx as fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sortpass.region import Region
 from sortpass.rules import ANY, Call, value_of
+
+aten = torch.ops.aten
 
 # What a copied node must not inherit: facts about the whole tensor.
 _WHOLE_FACTS = ("val", "tensor_meta", "example_value", "unbacked_bindings", "eager_input_vals")
@@ -62,6 +71,17 @@ class NodeBuilder:
             raise CannotBuild(origin or node, str(error).split("\n")[0]) from error
         return node
 
+    def hidden_size(self, size: fx.Node) -> fx.Node:
+        """The same number, of which nothing is known while tracing; see NOTE [Sizes no kernel may ask about].
+
+        Call it under :func:`sortpass.torch_compat.tracing_items`.
+        """
+        tensor = self.call(aten.scalar_tensor.default, size, dtype=torch.int64)
+        hidden = self.call(aten._local_scalar_dense.default, tensor)
+        hidden.meta["unbacked_bindings"] = {hidden.meta["val"].node.expr: ()}  # this node defines the symbol
+        self.call(aten.sym_constrain_range.default, hidden, min=0)
+        return hidden
+
 
 def _values(args: Any) -> Any:
     return fx.map_arg(args, value_of)
@@ -89,7 +109,7 @@ def copy_chunk(
         flow, args = region.flows[node], Call(node).args
 
         def chunk_of(arg: Any, dim: Any) -> Any:
-            if not isinstance(arg, fx.Node):
+            if not isinstance(arg, fx.Node) or arg is window_steps:
                 return arg
             if arg in copies:
                 return copies[arg]
@@ -100,11 +120,12 @@ def copy_chunk(
             dim = flow.inputs.get(name)
             if isinstance(arg, (list, tuple)):
                 dims = dim if isinstance(dim, tuple) else (dim,) * len(arg)
-                new_args[name] = [chunk_of(item, d) for item, d in zip(arg, dims, strict=True)]
+                items = list(arg)
+                if name in flow.resized:
+                    items[flow.resized[name]] = window_steps  # the whole's row count may not exist in a loop's body
+                new_args[name] = [chunk_of(item, d) for item, d in zip(items, dims, strict=True)]
             else:
                 new_args[name] = chunk_of(arg, dim)
-        for name, position in flow.resized.items():
-            new_args[name][position] = window_steps
         positional, keyword = _as_written(node, new_args)
         copies[node] = builder.call(node.target, *positional, origin=node, **keyword)
     return copies

@@ -1,18 +1,17 @@
 """What the pass knows about ops: where the row dim goes, one place per op."""
 
 from sortpass.rules import create, index, pointwise, reduce, rowwise, shape
+from sortpass.rules.call import Call, same_size, value_of
+from sortpass.rules.exactness import Exactness, declared_exactness, exactness_of
 from sortpass.rules.registry import (
     ANY,
     WHOLE,
     Blocked,
-    Call,
     Flow,
     find_rule_maybe,
     is_pure,
     register_rule,
     registered_rules,
-    same_size,
-    value_of,
 )
 
 __all__ = [
@@ -20,8 +19,11 @@ __all__ = [
     "WHOLE",
     "Blocked",
     "Call",
+    "Exactness",
     "Flow",
     "create",
+    "declared_exactness",
+    "exactness_of",
     "find_rule_maybe",
     "index",
     "is_pure",

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import torch
 
-from sortpass.rules.registry import Blocked, Call, Flow, register_rule
+from sortpass.rules.call import Call
+from sortpass.rules.exactness import Exactness, along_last
+from sortpass.rules.registry import Blocked, Flow, register_rule
 
 aten = torch.ops.aten
 
@@ -36,10 +38,6 @@ def reduction(call: Call, row_dim: int) -> Flow | Blocked:
 
 
 register_rule(
-    aten.sum.dim_IntList,
-    aten.nansum.default,
-    aten.mean.dim,
-    aten.prod.dim_int,
     aten.amax.default,
     aten.amin.default,
     aten.aminmax.default,
@@ -49,17 +47,30 @@ register_rule(
     aten.any.dims,
     aten.all.dim,
     aten.all.dims,
-    aten.logsumexp.default,
     aten.max.dim,
     aten.min.dim,
-    aten.var.correction,
-    aten.var_mean.correction,
-    aten.std.correction,
     aten.count_nonzero.dim_IntList,
-    aten.linalg_vector_norm.default,
-    aten.norm.ScalarOpt_dim,
+    exactness=Exactness.COPIES,
+)(reduction)
+
+register_rule(
     aten.kthvalue.default,
     aten.median.dim,
     aten.nanmedian.dim,
     aten.mode.default,
+    exactness=Exactness.PICKS,
+)(reduction)
+
+register_rule(
+    aten.sum.dim_IntList,
+    aten.nansum.default,
+    aten.mean.dim,
+    aten.prod.dim_int,
+    aten.logsumexp.default,
+    aten.var.correction,
+    aten.var_mean.correction,
+    aten.std.correction,
+    aten.linalg_vector_norm.default,
+    aten.norm.ScalarOpt_dim,
+    exactness=along_last,
 )(reduction)

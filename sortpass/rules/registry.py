@@ -6,9 +6,9 @@ forward direction, so op knowledge stands in one place. What a chunk of the call
 call is repeated with the same arguments, except those that spell the row count (``view``'s size, ``expand``'s size),
 which the rule names in ``Flow.resized``.
 
-Adding an op: write one function in the module of its kind, decorate it, and add one row to ``tests/test_rules.py``.
+Adding an op: write one function in the module of its kind, decorate it, and add one row to ``tests/rule_cases.py``.
 
-    @register_rule(aten.cumsum.default)
+    @register_rule(aten.cumsum.default, exactness=along_last)
     def cumsum(call, row_dim):
         if call.dim("dim") == row_dim:
             return Blocked(f"runs along the row dim ({row_dim})")
@@ -23,8 +23,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch
-import torch.fx as fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from sortpass.rules.call import Call, value_of
+from sortpass.rules.exactness import Exactness, Level, declare_exactness
 
 WHOLE: Final = None
 """The argument is needed with all its rows."""
@@ -55,63 +57,18 @@ class Blocked:
     why: str
 
 
-class Call:
-    """One call of an op, its arguments bound by schema name and its shapes at hand.
-
-    ATen graphs drop arguments that have their default value, and ops differ in what is positional, so a rule never
-    looks at ``node.args[i]``.
-    """
-
-    def __init__(self, node: fx.Node) -> None:
-        self.node = node
-        self.args: dict[str, Any] = bound_args(node)
-
-    def __getitem__(self, name: str) -> Any:
-        return self.args[name]
-
-    def is_tensor(self, name: str) -> bool:
-        return isinstance(value_of(self.args.get(name)), torch.Tensor)
-
-    def shape(self, name: str) -> tuple[Any, ...]:
-        """Shape of a tensor argument."""
-        return tuple(value_of(self.args[name]).shape)
-
-    def ndim(self, name: str) -> int:
-        return len(self.shape(name))
-
-    @property
-    def out(self) -> torch.Tensor:
-        """The output, or the first tensor of a tuple of outputs."""
-        val = self.node.meta["val"]
-        return next(v for v in val if isinstance(v, torch.Tensor)) if isinstance(val, (tuple, list)) else val
-
-    @property
-    def out_shape(self) -> tuple[Any, ...]:
-        return tuple(self.out.shape)
-
-    def dim(self, name: str, of: str = "self") -> int:
-        """A dim argument, wrapped to be non-negative."""
-        return wrap_dim(self.args[name], self.ndim(of))
-
-    def dims(self, name: str, of: str = "self") -> tuple[int, ...] | None:
-        """A dim or list of dims, wrapped; None when it means all dims."""
-        value = self.args[name]
-        if value is None or (isinstance(value, (list, tuple)) and not value):
-            return None
-        values = value if isinstance(value, (list, tuple)) else [value]
-        return tuple(wrap_dim(v, self.ndim(of)) for v in values)
-
-
 Rule = Callable[[Call, int], "Flow | Blocked"]
 
 _RULES: dict[Any, Rule] = {}
 
 
-def register_rule(*ops: Any) -> Callable[[Rule], Rule]:
+def register_rule(*ops: Any, exactness: Level = Exactness.CLOSE) -> Callable[[Rule], Rule]:
     """Register a rule for one or more ATen (or custom) op overloads; a later registration replaces an earlier one.
 
     Args:
         ops: ``OpOverload`` objects, e.g. ``torch.ops.mylib.rowwise_norm.default``.
+        exactness: where the op's result for a row is the same bits however many rows there are; a level, or a function
+            ``(call, row_dim) -> Exactness``. The default promises nothing.
 
     Returns:
         A decorator for a function ``(call: Call, row_dim: int) -> Flow | Blocked``. ``row_dim`` is a dim of the call's
@@ -130,6 +87,7 @@ def register_rule(*ops: Any) -> Callable[[Rule], Rule]:
             if not isinstance(op, torch._ops.OpOverload):
                 raise TypeError(f"register_rule takes op overloads such as torch.ops.aten.cumsum.default, got {op!r}")
             _RULES[op] = rule
+            declare_exactness(exactness, op)
         return rule
 
     return decorate
@@ -186,33 +144,3 @@ def aligned_dim(shape: tuple[Any, ...], out_shape: tuple[Any, ...], row_dim: int
     if dim < 0 or (statically_known_true(shape[dim] == 1) and not statically_known_true(out_shape[row_dim] == 1)):
         return WHOLE
     return dim
-
-
-def bound_args(node: fx.Node) -> dict[str, Any]:
-    """The arguments of a call by schema name, with the schema's defaults filled in."""
-    if node.target is operator.getitem:
-        return {"self": node.args[0], "index": node.args[1]}
-    schema = node.target._schema  # type: ignore[union-attr]
-    bound: dict[str, Any] = {}
-    for position, arg in enumerate(schema.arguments):
-        if position < len(node.args):
-            bound[arg.name] = node.args[position]
-        elif arg.name in node.kwargs:
-            bound[arg.name] = node.kwargs[arg.name]
-        else:
-            bound[arg.name] = arg.default_value if arg.has_default_value() else None
-    return bound
-
-
-def value_of(arg: Any) -> Any:
-    """The fake value of a node, or the argument itself where it is a constant."""
-    return arg.meta.get("val") if isinstance(arg, fx.Node) else arg
-
-
-def wrap_dim(dim: int, ndim: int) -> int:
-    return dim + max(ndim, 1) if dim < 0 else dim
-
-
-def same_size(a: Any, b: Any) -> bool:
-    """Whether two sizes are known to be equal, without adding a guard."""
-    return statically_known_true(a == b)

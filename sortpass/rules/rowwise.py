@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
-from sortpass.rules.registry import Blocked, Call, Flow, register_rule, value_of
+from sortpass.rules.call import Call, value_of
+from sortpass.rules.exactness import Exactness, along_last
+from sortpass.rules.registry import Blocked, Flow, register_rule
 
 aten = torch.ops.aten
 
@@ -28,28 +30,39 @@ def _first_tensor(call: Call) -> str:
 register_rule(
     aten.sort.default,
     aten.sort.stable,
+    exactness=Exactness.COPIES,
+)(along_dim)
+
+register_rule(
     aten.topk.default,
+    aten.cummax.default,
+    aten.cummin.default,
+    exactness=Exactness.PICKS,
+)(along_dim)
+
+register_rule(
     aten._softmax.default,
     aten._log_softmax.default,
+    aten.softmax.int,
+    aten.log_softmax.int,
     aten._safe_softmax.default,
     aten._softmax_backward_data.default,
     aten._log_softmax_backward_data.default,
     aten.cumsum.default,
     aten.cumprod.default,
     aten.logcumsumexp.default,
-    aten.cummax.default,
-    aten.cummin.default,
+    exactness=along_last,
 )(along_dim)
 
 
-@register_rule(aten.flip.default)
+@register_rule(aten.flip.default, exactness=Exactness.COPIES)
 def flip(call: Call, row_dim: int) -> Flow | Blocked:
     if row_dim in (call.dims("dims") or ()):
         return Blocked(f"reverses the row dim ({row_dim})")
     return Flow({"self": row_dim})
 
 
-@register_rule(aten.roll.default)
+@register_rule(aten.roll.default, exactness=Exactness.COPIES)
 def roll(call: Call, row_dim: int) -> Flow | Blocked:
     dims = call.dims("dims")
     if dims is None or row_dim in dims:
@@ -57,7 +70,7 @@ def roll(call: Call, row_dim: int) -> Flow | Blocked:
     return Flow({"self": row_dim})
 
 
-@register_rule(aten.searchsorted.Tensor)
+@register_rule(aten.searchsorted.Tensor, exactness=Exactness.COPIES)
 def searchsorted(call: Call, row_dim: int) -> Flow | Blocked:
     """``searchsorted(sorted_sequence, self)``: one sequence for all, or one per row of ``self``."""
     last = len(call.out_shape) - 1

@@ -6,12 +6,14 @@ from typing import Any
 
 import torch
 
-from sortpass.rules.registry import Blocked, Call, Flow, aligned_dim, register_rule, same_size, wrap_dim
+from sortpass.rules.call import Call, same_size, wrap_dim
+from sortpass.rules.exactness import Exactness, selects
+from sortpass.rules.registry import Blocked, Flow, aligned_dim, register_rule
 
 aten = torch.ops.aten
 
 
-@register_rule(aten.view.default, aten.reshape.default, aten._unsafe_view.default)
+@register_rule(aten.view.default, aten.reshape.default, aten._unsafe_view.default, exactness=Exactness.COPIES)
 def view(call: Call, row_dim: int) -> Flow | Blocked:
     """A view keeps the row dim where one input dim has the same size and the same number of elements before it.
 
@@ -33,12 +35,12 @@ def _product(sizes: tuple[Any, ...]) -> Any:
     return product
 
 
-@register_rule(aten.expand.default)
+@register_rule(aten.expand.default, exactness=Exactness.COPIES)
 def expand(call: Call, row_dim: int) -> Flow | Blocked:
     return Flow({"self": aligned_dim(call.shape("self"), call.out_shape, row_dim)}, resized={"size": row_dim})
 
 
-@register_rule(aten.unsqueeze.default)
+@register_rule(aten.unsqueeze.default, exactness=Exactness.COPIES)
 def unsqueeze(call: Call, row_dim: int) -> Flow | Blocked:
     dim = wrap_dim(call["dim"], call.ndim("self") + 1)
     if dim == row_dim:
@@ -46,57 +48,59 @@ def unsqueeze(call: Call, row_dim: int) -> Flow | Blocked:
     return Flow({"self": row_dim - (dim < row_dim)})
 
 
-@register_rule(aten.squeeze.dim, aten.squeeze.dims)
+@register_rule(aten.squeeze.dim, aten.squeeze.dims, exactness=Exactness.COPIES)
 def squeeze(call: Call, row_dim: int) -> Flow | Blocked:
     dims = call.dims("dim") or ()
     gone = {dim for dim in dims if same_size(call.shape("self")[dim], 1)}
     kept = [dim for dim in range(call.ndim("self")) if dim not in gone]
     if len(kept) != len(call.out_shape):
         return Blocked("drops dims whose size is not known")
+    if kept[row_dim] in dims:
+        return Blocked(f"would drop the row dim ({row_dim}) of a chunk of one row")
     return Flow({"self": kept[row_dim]})
 
 
-@register_rule(aten.permute.default)
+@register_rule(aten.permute.default, exactness=Exactness.COPIES)
 def permute(call: Call, row_dim: int) -> Flow | Blocked:
     return Flow({"self": wrap_dim(call["dims"][row_dim], call.ndim("self"))})
 
 
-@register_rule(aten.transpose.int)
+@register_rule(aten.transpose.int, exactness=Exactness.COPIES)
 def transpose(call: Call, row_dim: int) -> Flow | Blocked:
     swap = {call.dim("dim0"): call.dim("dim1"), call.dim("dim1"): call.dim("dim0")}
     return Flow({"self": swap.get(row_dim, row_dim)})
 
 
-@register_rule(aten.t.default)
+@register_rule(aten.t.default, exactness=Exactness.COPIES)
 def t(call: Call, row_dim: int) -> Flow | Blocked:
     return Flow({"self": row_dim if call.ndim("self") < 2 else 1 - row_dim})
 
 
-@register_rule(aten.select.int)
+@register_rule(aten.select.int, exactness=Exactness.COPIES)
 def select(call: Call, row_dim: int) -> Flow | Blocked:
     return Flow({"self": row_dim + (call.dim("dim") <= row_dim)})
 
 
-@register_rule(aten.slice.Tensor)
+@register_rule(aten.slice.Tensor, exactness=Exactness.COPIES)
 def slice_(call: Call, row_dim: int) -> Flow | Blocked:
     if call.dim("dim") == row_dim:
         return Blocked(f"picks rows by position (dim {row_dim})")
     return Flow({"self": row_dim})
 
 
-@register_rule(aten.split.Tensor, aten.split_with_sizes.default)
+@register_rule(aten.split.Tensor, aten.split_with_sizes.default, exactness=Exactness.COPIES)
 def split(call: Call, row_dim: int) -> Flow | Blocked:
     if call.dim("dim") == row_dim:
         return Blocked(f"picks rows by position (dim {row_dim})")
     return Flow({"self": row_dim})
 
 
-@register_rule(aten.unbind.int)
+@register_rule(aten.unbind.int, exactness=Exactness.COPIES)
 def unbind(call: Call, row_dim: int) -> Flow | Blocked:
     return Flow({"self": row_dim + (call.dim("dim") <= row_dim)})
 
 
-@register_rule(aten.cat.default)
+@register_rule(aten.cat.default, exactness=selects)
 def cat(call: Call, row_dim: int) -> Flow | Blocked:
     tensors = call["tensors"]
     if wrap_dim(call["dim"], len(call.out_shape)) == row_dim:
@@ -107,7 +111,7 @@ def cat(call: Call, row_dim: int) -> Flow | Blocked:
     return Flow({"tensors": tuple(row_dim for _ in tensors)})
 
 
-@register_rule(aten.stack.default)
+@register_rule(aten.stack.default, exactness=selects)
 def stack(call: Call, row_dim: int) -> Flow | Blocked:
     dim = wrap_dim(call["dim"], len(call.out_shape))
     if dim == row_dim:
@@ -115,7 +119,7 @@ def stack(call: Call, row_dim: int) -> Flow | Blocked:
     return Flow({"tensors": tuple(row_dim - (dim < row_dim) for _ in call["tensors"])})
 
 
-@register_rule(aten.constant_pad_nd.default)
+@register_rule(aten.constant_pad_nd.default, exactness=selects)
 def constant_pad_nd(call: Call, row_dim: int) -> Flow | Blocked:
     """``pad`` lists (before, after) from the last dim backwards."""
     position = 2 * (len(call.out_shape) - 1 - row_dim)
@@ -124,7 +128,7 @@ def constant_pad_nd(call: Call, row_dim: int) -> Flow | Blocked:
     return Flow({"self": row_dim})
 
 
-@register_rule(aten.repeat.default)
+@register_rule(aten.repeat.default, exactness=Exactness.COPIES)
 def repeat(call: Call, row_dim: int) -> Flow | Blocked:
     source = row_dim - (len(call.out_shape) - call.ndim("self"))
     if source < 0 or not same_size(call["repeats"][row_dim], 1):

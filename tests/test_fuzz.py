@@ -1,0 +1,100 @@
+"""Random programs, whole against chunked, and what they have shown so far.
+
+``make fuzz`` goes on for longer; these are always the same few hundred.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fuzz import Check, Tally, fuzz
+from fuzz_programs import Functions
+from fuzzing import Difference, Options, Outcome, check_compiled, check_traced
+
+TESTS = Path(__file__).parent
+
+
+def rows_of(*shapes: tuple[int | str, ...]) -> Callable[[int], list[Any]]:
+    """Makes float inputs with ties, ``"n"`` standing for the number of rows."""
+
+    def inputs(n: int) -> list[Any]:
+        torch.manual_seed(0)
+        return [torch.randint(-3, 4, [n if size == "n" else int(size) for size in shape]).float() for shape in shapes]
+
+    return inputs
+
+
+@pytest.mark.parametrize(
+    "check, count, least", [(check_traced, 400, 150), (check_compiled, 20, 8)], ids=["traced", "compiled"]
+)
+def test_random_programs_are_as_whole(check: Check, count: int, least: int) -> None:
+    tally = Tally()
+    failure = fuzz(check, seed=None, count=count, tally=tally)
+    assert failure is None, f"{failure.error}\n\n{failure.as_code()}"
+    assert tally.outcomes["rewritten"] >= least, tally.outcomes
+
+
+def test_a_difference_is_found_and_printed_as_a_program_that_shows_it(tmp_path: Path) -> None:
+    def check(case: Functions, options: Options) -> Outcome:
+        """As if every flipped tensor came out wrong."""
+        outputs = case.program(*case.inputs(case.rows))
+        if any(t.numel() > 1 and not torch.equal(t, t.flip(0)) for t in outputs):
+            raise Difference("flipped")
+        return Outcome()
+
+    failure = fuzz(check, seed=0, count=100, tally=Tally())
+    assert failure is not None
+    assert len(failure.program.lines) <= 2, failure.as_code()
+    code = failure.as_code().replace("from fuzzing import Options, check", "from fuzzing import Options, check_traced")
+    script = tmp_path / "case.py"
+    script.write_text(code.replace("check(case", "check_traced(case"))
+    subprocess.run([sys.executable, str(script)], check=True, env={"PYTHONPATH": str(TESTS), "PATH": ""})
+
+
+@pytest.mark.parametrize("form", ["loop", "unroll"])
+@pytest.mark.parametrize("scope", ["region", "sort"])
+def test_a_region_stays_behind_the_write_to_what_it_reads(form: str, scope: str) -> None:
+    def program(a: Any, b: Any) -> list[Any]:
+        a[0] = b[0]
+        return [*a.sort(-1), b + 1]
+
+    case = Functions(rows_of(("n", 5), ("n", 5)), program, rows=5, other_rows=8)
+    assert check_traced(case, Options(form=form, scope=scope)).region_ops
+
+
+@pytest.mark.parametrize("row_chunk", [1, 3])
+def test_a_row_count_read_off_another_tensor_is_the_windows_row_count_in_a_loop(row_chunk: int) -> None:
+    def program(a: Any) -> list[Any]:
+        order = (a - 1).argsort(-1)
+        return [a.new_zeros((order.shape[0], order.shape[1])).scatter(-1, order, a) + a.exp().sqrt().new_ones(a.shape)]
+
+    case = Functions(rows_of(("n", 4)), program, rows=5, other_rows=8)
+    outcome = check_traced(case, Options(trace="symbolic", functional=True, decompose=True, row_chunk=row_chunk))
+    assert outcome.region_ops
+    assert outcome.second_row_count
+
+
+def test_a_size_that_no_input_of_a_loop_body_tells_is_no_reason_to_fail() -> None:
+    def program(a: Any) -> list[Any]:
+        # The outer loop's body sees windows of n - 1 rows; an inner buffer's strides are multiples of that.
+        pairs = a.median(1)[0].unfold(-1, 2, 1)
+        values, order = pairs.sort(-2, descending=True)
+        return [order, values.cumsum(-1).median(1)[1]]
+
+    case = Functions(rows_of((2, "n", 7)), program, rows=7, other_rows=9)
+    assert check_traced(case, Options(trace="symbolic", functional=True, row_chunk=1)).region_ops
+
+
+def test_strides_along_a_dim_of_size_one_may_differ() -> None:
+    def program(a: Any) -> list[Any]:
+        values, order = a.transpose(0, 1).sort(-1)
+        return [values, *order.sort(1)]
+
+    case = Functions(rows_of(("n", 5, 5)), program, rows=5, other_rows=6)
+    assert check_traced(case, Options(form="unroll")).region_ops
