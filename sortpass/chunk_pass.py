@@ -123,8 +123,11 @@ def _foreign_rules() -> list[str]:
 
 
 def _code_id(function: Any) -> str:
-    code = function.__code__
-    return f"{function.__module__}.{function.__qualname__}:{code.co_code.hex()}:{code.co_consts!r}"
+    """Text that tells a function from any other. What has no code to show gets its address, so it is never cached."""
+    if (code := getattr(function, "__code__", None)) is None:
+        return repr(function)
+    closed_over = [cell.cell_contents for cell in function.__closure__ or ()]
+    return f"{function.__module__}.{function.__qualname__}:{code.co_code.hex()}:{code.co_consts!r}:{closed_over!r}"
 
 
 def run_pass(gm: fx.GraphModule, config: ChunkConfig, kind: GraphKind = GraphKind.COMPILED) -> PassReport:

@@ -32,7 +32,9 @@ def check_rewrite(gm: fx.GraphModule, replacements: Mapping[fx.Node, fx.Node]) -
 def _layouts(a: torch.Tensor, b: torch.Tensor) -> Iterator[tuple[Any, Any]]:
     """Pairs of sizes and of strides that must agree."""
     yield from zip(a.shape, b.shape, strict=True)
-    # A stride along a dim of size 1 leads nowhere, and kernels differ in what they leave there.
+    # Strides in an empty tensor, or along a dim of size 1, lead nowhere, and kernels differ in what they leave there.
+    if any(known_true(size == 0) for size in a.shape):
+        return
     for size, *strides in zip(a.shape, a.stride(), b.stride(), strict=True):
         if not known_true(size == 1):
             yield strides[0], strides[1]

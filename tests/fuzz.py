@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
+import logging
 import sys
 import time
 from collections.abc import Callable
@@ -124,6 +125,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, help="how long to go on instead")
     parser.add_argument("--seed", type=int, default=0, help="of the first batch (default: 0)")
     args = parser.parse_args()
+    logging.getLogger("torch").setLevel(logging.CRITICAL)  # it logs what whole and chunked raise alike
     started = time.monotonic()
     tally, seed, failure = Tally(), args.seed, None
     with progress(0 if args.seconds else args.programs) as bar:

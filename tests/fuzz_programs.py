@@ -156,7 +156,7 @@ class Writer:
 
     def _assign(self, text: str, result: Any) -> tuple[str, list[str]]:
         items = [result] if isinstance(result, torch.Tensor) else list(result)
-        if len(items) > MAX_ITEMS or any(t.ndim > MAX_DIMS or t.numel() > MAX_ELEMENTS for t in items):
+        if not 1 <= len(items) <= MAX_ITEMS or any(t.ndim > MAX_DIMS or t.numel() > MAX_ELEMENTS for t in items):
             raise _Unfit
         first = len(self.pool)
         names = [f"v{first + i}" for i in range(len(items))]

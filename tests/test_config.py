@@ -10,6 +10,7 @@ import torch
 import sortpass
 from sortpass import ChunkConfig, ConfigError
 from sortpass.chunk_pass import cache_id
+from sortpass.rules import registry
 
 
 @pytest.mark.parametrize("name", ["row_chunk", "min_bytes", "max_unroll"])
@@ -75,16 +76,24 @@ def test_every_option_changes_the_cache_id() -> None:
     assert len(ids | {cache_id(ChunkConfig())}) == len(other) + 1
 
 
-def test_the_cache_id_is_stable_and_covers_rules_that_users_register() -> None:
-    before = cache_id(ChunkConfig())
-    assert before == cache_id(ChunkConfig())
-    from sortpass.rules import registry
+@pytest.mark.parametrize("kind", ["function", "closure", "callable object"])
+def test_the_cache_id_is_stable_and_covers_rules_that_users_register(kind: str) -> None:
+    class Rule:
+        def __call__(self, call, row_dim):
+            return sortpass.Flow({"self": row_dim})
 
-    @sortpass.register_rule(torch.ops.aten.cosh.default)
-    def cosh(call, row_dim):
-        return sortpass.Flow({"self": row_dim})
+    def make(name: str):
+        return lambda call, row_dim: sortpass.Flow({name: row_dim})
 
+    op = torch.ops.aten.cosh.default
+    rules = {"function": [make("self")], "closure": [make("self"), make("other")], "callable object": [Rule(), Rule()]}
+    ids = [cache_id(ChunkConfig())]
     try:
-        assert cache_id(ChunkConfig()) != before
+        for rule in rules[kind]:
+            sortpass.register_rule(op)(rule)
+            ids.append(cache_id(ChunkConfig()))
+            assert ids[-1] == cache_id(ChunkConfig())
     finally:
-        del registry._RULES[torch.ops.aten.cosh.default]
+        registry._RULES.pop(op)
+    assert len(set(ids)) == len(ids)
+    assert cache_id(ChunkConfig()) == ids[0]

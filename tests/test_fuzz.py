@@ -31,7 +31,7 @@ def rows_of(*shapes: tuple[int | str, ...]) -> Callable[[int], list[Any]]:
 
 
 @pytest.mark.parametrize(
-    "check, count, least", [(check_traced, 400, 150), (check_compiled, 20, 8)], ids=["traced", "compiled"]
+    "check, count, least", [(check_traced, 250, 120), (check_compiled, 15, 6)], ids=["traced", "compiled"]
 )
 def test_random_programs_are_as_whole(check: Check, count: int, least: int) -> None:
     tally = Tally()
@@ -68,16 +68,13 @@ def test_a_region_stays_behind_the_write_to_what_it_reads(form: str, scope: str)
     assert check_traced(case, Options(form=form, scope=scope)).region_ops
 
 
-@pytest.mark.parametrize("row_chunk", [1, 3])
-def test_a_row_count_read_off_another_tensor_is_the_windows_row_count_in_a_loop(row_chunk: int) -> None:
+def test_a_row_count_read_off_another_tensor_is_the_windows_row_count_in_a_loop() -> None:
     def program(a: Any) -> list[Any]:
-        order = (a - 1).argsort(-1)
-        return [a.new_zeros((order.shape[0], order.shape[1])).scatter(-1, order, a) + a.exp().sqrt().new_ones(a.shape)]
+        values, order = a.sort(0)
+        return [values.clamp(min=0.5).take_along_dim(order, -1), order]
 
-    case = Functions(rows_of(("n", 4)), program, rows=5, other_rows=8)
-    outcome = check_traced(case, Options(trace="symbolic", functional=True, decompose=True, row_chunk=row_chunk))
-    assert outcome.region_ops
-    assert outcome.second_row_count
+    case = Functions(rows_of((3, "n", 3)), program, rows=5, other_rows=8)
+    assert check_traced(case, Options(trace="symbolic", functional=True, form="auto")).region_ops
 
 
 def test_a_size_that_no_input_of_a_loop_body_tells_is_no_reason_to_fail() -> None:
@@ -91,10 +88,15 @@ def test_a_size_that_no_input_of_a_loop_body_tells_is_no_reason_to_fail() -> Non
     assert check_traced(case, Options(trace="symbolic", functional=True, row_chunk=1)).region_ops
 
 
-def test_strides_along_a_dim_of_size_one_may_differ() -> None:
-    def program(a: Any) -> list[Any]:
-        values, order = a.transpose(0, 1).sort(-1)
-        return [values, *order.sort(1)]
-
-    case = Functions(rows_of(("n", 5, 5)), program, rows=5, other_rows=6)
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda a: [(first := a.sort(-1))[0], *first[1].sort(1)],
+        lambda a: [order := a.sort(-1)[1], order.expand(0, *order.shape).roll(1, -1)],
+    ],
+    ids=["size 1", "empty"],
+)
+def test_strides_that_lead_nowhere_may_differ(program: Callable[[Any], list[Any]]) -> None:
+    inputs = rows_of(("n", 5, 5))
+    case = Functions(lambda n: [inputs(n)[0].transpose(0, 1)], program, rows=5, other_rows=6)
     assert check_traced(case, Options(form="unroll")).region_ops

@@ -28,8 +28,10 @@ from sortpass.rules import Flow, exactness_of, find_rule_maybe, registered_rules
 
 aten = torch.ops.aten
 
-DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
-SAMPLES_PER_OP, CALLS_PER_OVERLOAD, MAX_NUMEL = 10, 300, 20_000
+NUM_SAMPLES = {torch.float32: 20, torch.bfloat16: 8, torch.int64: 8, torch.bool: 8}
+"""Samples of each operator, by dtype."""
+
+CALLS_PER_OVERLOAD, MAX_NUMEL = 300, 20_000
 
 NOT_SAMPLED = {
     **dict.fromkeys((aten.softmax.int, aten.log_softmax.int), "composite: only torch.export leaves them whole"),
@@ -111,8 +113,8 @@ class CheckCalls(TorchDispatchMode):
 
 
 def samples_of(op: Any, dtype: torch.dtype, count: int, requires_grad: bool = False) -> list[Any]:
-    """Up to ``count`` of the operator's samples, spread over the first hundreds."""
-    samples = list(itertools.islice(op.sample_inputs_func(op, "cpu", dtype, requires_grad), 400))
+    """Up to ``count`` of the operator's samples, spread over the first sixty."""
+    samples = list(itertools.islice(op.sample_inputs_func(op, "cpu", dtype, requires_grad), 60))
     return samples[:: max(1, -(-len(samples) // count))]
 
 
@@ -129,12 +131,14 @@ def sweep() -> Counts:
     counts = Counts()
     modes = [CheckCalls(counts, {}), CheckCalls(counts, select_decomp_table())]
     warnings.simplefilter("ignore")
-    for op, (dtype, backward) in itertools.product(op_db, [*((dtype, False) for dtype in DTYPES), (DTYPES[0], True)]):
+    for op, (dtype, backward) in itertools.product(
+        op_db, [*((dtype, False) for dtype in NUM_SAMPLES), (torch.float32, True)]
+    ):
         if dtype not in op.supported_dtypes("cpu") or backward and not op.supports_autograd:
             continue
         torch.manual_seed(0)
         try:
-            count = SAMPLES_PER_OP // (4 if backward else 1)
+            count = 3 if backward else NUM_SAMPLES[dtype]
             for sample in samples_of(op, dtype, count, backward):
                 for mode in modes:
                     with mode:
