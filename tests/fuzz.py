@@ -54,6 +54,7 @@ class Tally:
         self.outcomes["at two row counts"] += outcome.second_row_count
         if outcome.region_ops:
             self.outcomes["rewritten"] += 1
+            self.outcomes["rewritten, promised to be bitwise"] += outcome.bitwise
             self.region_sizes += outcome.region_ops
             self.patterns.update({line.pattern for line in program.lines})
             self.kinds.update({line.kind for line in program.lines})

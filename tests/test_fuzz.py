@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import torch
 from fuzz import Check, Tally, fuzz
+from fuzz_compare import Difference
 from fuzz_programs import Functions
-from fuzzing import Difference, Options, Outcome, check_compiled, check_traced
+from fuzzing import Options, Outcome, check_compiled, check_traced
 
 TESTS = Path(__file__).parent
 
@@ -100,3 +101,9 @@ def test_strides_that_lead_nowhere_may_differ(program: Callable[[Any], list[Any]
     inputs = rows_of(("n", 5, 5))
     case = Functions(lambda n: [inputs(n)[0].transpose(0, 1)], program, rows=5, other_rows=6)
     assert check_traced(case, Options(form="unroll")).region_ops
+
+
+def test_a_dim_of_known_size_may_be_cut_into_windows_of_a_dynamic_number_of_steps() -> None:
+    # The second call is compiled for [2, s, 5] with s = 2: cut along the first dim, s rows a step.
+    case = Functions(rows_of((2, "n", 5)), lambda a: [*a.sort(-1)], rows=5, other_rows=2)
+    assert len(check_compiled(case, Options()).region_ops) == 2

@@ -67,11 +67,10 @@ def emit_loop(gm: fx.GraphModule, plan: ChunkPlan, mode: FakeTensorMode, before:
 
 
 def _window_counts(builder: NodeBuilder, plan: ChunkPlan, before: fx.Node) -> tuple[Any, Any, Any]:
-    """Steps, number of windows and steps per window: ints where the row count is static, else nodes."""
+    """Steps, number of windows and steps per window: ints where they are known, else nodes."""
     graph = builder.graph
+    # Either may be dynamic alone: [2, s, V] cut along the first dim has s rows a step, so a dynamic limit of steps.
     steps, limit = size_nodes(graph, [plan.steps, plan.step_limit], before)
-    if not isinstance(steps, fx.Node):
-        return plan.steps, plan.num_windows, plan.window_steps
     tracer = fx.proxy.GraphAppendingTracer(graph)
     as_proxy = [fx.Proxy(size, tracer) if isinstance(size, fx.Node) else size for size in (steps, limit)]
     counts = count_windows(*as_proxy, may_be_empty=plan.may_be_empty)
@@ -156,7 +155,7 @@ def _window_bounds(
     builder.call(aten.sym_constrain_range.default, k, min=0, max=last)
     start = builder.call(operator.floordiv, builder.call(operator.mul, k, steps), num_windows)
     end = builder.call(operator.add, start, window_steps)
-    if not isinstance(steps, int):
+    if not (isinstance(steps, int) and isinstance(num_windows, int)):
         for fact in (
             builder.call(operator.ge, start, 0),
             builder.call(operator.le, start, steps),
