@@ -17,6 +17,10 @@ from fuzz import Check, Tally, fuzz
 from fuzz_compare import Difference
 from fuzz_programs import Functions
 from fuzzing import Options, Outcome, check_compiled, check_traced
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import sortpass
+from sortpass.emit.nodes import CannotBuild
 
 TESTS = Path(__file__).parent
 
@@ -107,3 +111,32 @@ def test_a_dim_of_known_size_may_be_cut_into_windows_of_a_dynamic_number_of_step
     # The second call is compiled for [2, s, 5] with s = 2: cut along the first dim, s rows a step.
     case = Functions(rows_of((2, "n", 5)), lambda a: [*a.sort(-1)], rows=5, other_rows=2)
     assert len(check_compiled(case, Options()).region_ops) == 2
+
+
+def test_no_size_is_read_off_a_node_that_goes_away() -> None:
+    def program(a: Any) -> list[Any]:
+        values, order = a.sort(0)
+        twice = torch.cat([values, values], 0)  # inside: the columns are cut; the only value of 2 * s rows
+        return [order.argsort(-1), twice.softmax(-1), twice.softmax(0).softmax(-1), values.view(values.shape)]
+
+    case = Functions(rows_of(("n", 5)), program, rows=5, other_rows=5)
+    assert check_traced(case, Options(trace="symbolic")).region_ops
+
+
+def test_a_decline_after_the_first_new_node_leaves_the_order_as_it_was() -> None:
+    def program(a: Any) -> list[Any]:
+        values = a.sort(-1)[0]
+        noise = a * 2
+        return [values + noise.t().contiguous().cumsum(0).t(), noise]
+
+    gm = make_fx(program)(torch.randn(6, 6))
+    before = str(gm.graph)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sortpass.emit.unroll._join", _refuse)
+        report = sortpass.rewrite(gm, row_chunk=2, min_bytes=1, form="unroll")
+    assert report.sites[0].code is sortpass.DeclineCode.REBUILD_FAILED
+    assert str(gm.graph) == before
+
+
+def _refuse(builder: Any, node: Any, *args: Any) -> Any:
+    raise CannotBuild(node, "as a test wants it")

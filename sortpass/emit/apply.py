@@ -1,4 +1,4 @@
-"""Put a plan into the graph: make the new nodes, move what depends on them, swap, remove the old ones."""
+"""Put a plan into the graph: make room, make the new nodes, swap, remove the old ones."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ def apply_plan(gm: fx.GraphModule, plan: ChunkPlan, order: GraphOrder, mode: Fak
     with gm.graph.inserting_after(point):
         # inserting_after would reverse the order of what is inserted; a marker keeps it.
         marker = gm.graph.call_function(_marker)
+    _move_behind(marker, plan.region, order)
     try:
         with gm.graph.inserting_before(marker):
             applied = emit(gm, plan, mode, marker)
     except (CannotBuild, UnknownSize) as failure:
         _remove_new(gm.graph, before)
+        _restore(order)
         blamed = failure.node if isinstance(failure, CannotBuild) else plan.region.site.node
         return Decline(DeclineCode.REBUILD_FAILED, blamed.name, f"its chunk cannot be built: {failure}")
-    _move_dependents(plan.region, order, marker)
     gm.graph.erase_node(marker)
     _swap(gm.graph, plan.region, applied.replacements)
     return applied
@@ -68,11 +69,19 @@ def _remove_new(graph: fx.Graph, before: set[fx.Node]) -> None:
             graph.erase_node(node)
 
 
-def _move_dependents(region: Region, order: GraphOrder, marker: fx.Node) -> None:
-    """Move outside nodes that stand before the insertion point but need the region's results to behind it."""
-    members = set(region.nodes) - set(region.recomputed)
-    dependents = set().union(*(order.descendants(node) for node in region.nodes)) - members
-    early = [node for node in order.nodes if node in dependents and _stands_before(node, marker)]
+def _restore(order: GraphOrder) -> None:
+    for previous, node in zip(order.nodes, order.nodes[1:], strict=False):
+        previous.append(node)
+
+
+def _move_behind(marker: fx.Node, region: Region, order: GraphOrder) -> None:
+    """Move the region, and what needs its results, behind the insertion point.
+
+    What is left in front of it is what the new nodes may read. The members themselves are soon gone, so not even their
+    sizes may be asked for.
+    """
+    moving = set(region.nodes).union(*(order.descendants(node) for node in region.nodes))
+    early = [node for node in order.nodes if node in moving and _stands_before(node, marker)]
     for node in reversed(early):
         marker.append(node)
 
