@@ -33,7 +33,7 @@ class ChunkConfig:
 
     row_chunk: int = 64
     """Rows. The most rows (sorted sequences) one chunk works on. Fewer rows: lower peak, and below twice the number of
-    CPU threads, or below 128 rows on CUDA, more time."""
+    CPU threads more time."""
 
     min_bytes: int = 16 * 2**20
     """Bytes. A sort whose values + indices are smaller is left alone, since a chunk loop would save little. 1 means
@@ -49,8 +49,8 @@ class ChunkConfig:
     twice. ``"auto"``: the one with the lower predicted peak."""
 
     max_unroll: int = 64
-    """Windows. ``form="unroll"`` declines a sort that needs more of them: 256 windows took 152 s to compile, the loop
-    1.6 s."""
+    """Windows. ``form="unroll"`` declines a sort that needs more of them, since nodes and compile time grow with
+    their number."""
 
     inner: str | Callable[..., Any] = "inductor"
     """The compiler that gets the rewritten graph: ``"inductor"``, ``"aot_eager"``, ``"eager"``, the name of any
