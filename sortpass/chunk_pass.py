@@ -160,8 +160,14 @@ def rewrite_graph(gm: fx.GraphModule, config: ChunkConfig, kind: GraphKind = Gra
     return PassReport(tuple(sites[node] for node in sorted(sites, key=order.__getitem__)), modified)
 
 
-def _rewrite_anchor(gm: fx.GraphModule, anchor: fx.Node, config: ChunkConfig, kind: GraphKind) -> ChunkPlan | Decline:
-    site = measure_site(anchor, config, kind)
+def _rewrite_anchor(
+    gm: fx.GraphModule,
+    anchor: fx.Node,
+    config: ChunkConfig,
+    kind: GraphKind,
+    already_cut: frozenset[int] = frozenset(),
+) -> ChunkPlan | Decline:
+    site = measure_site(anchor, config, kind, already_cut)
     if isinstance(site, Decline):
         return site
     mode = fake_mode_of(gm)
@@ -182,22 +188,24 @@ def _rewrite_anchor(gm: fx.GraphModule, anchor: fx.Node, config: ChunkConfig, ki
     if isinstance(applied, Decline):
         return applied
     check_rewrite(gm, applied.replacements)
-    if plan.window_rows > config.row_chunk:
+    if not plan.is_bounded:
         plan = _rewrite_inside(plan, applied, config, kind)
     return plan
 
 
 def _rewrite_inside(plan: ChunkPlan, applied: Applied, config: ChunkConfig, kind: GraphKind) -> ChunkPlan:
-    """Cut once more, along another dim, where one step along the row dim already holds more rows than a chunk.
+    """Cut once more, along another dim, where one step along the row dim may hold more rows than a chunk.
 
-    ``[B, T, V]`` with both ``B`` and ``T`` above ``row_chunk``: the outer windows hold one position of the larger dim,
-    the inner ones ``row_chunk`` rows of the other.
+    ``[B, T, V]`` cut along ``T``: with ``B`` above ``row_chunk``, the outer windows hold one position of ``T`` and the
+    inner ones ``row_chunk`` rows of ``B``. A dynamic ``B`` may be either, in one graph: where it is below, the outer
+    windows hold several positions, and there is one inner window.
     """
-    inner = [_rewrite_anchor(gm, anchor, config, kind) for gm, anchor in applied.anchors]
+    already_cut = plan.region.site.already_cut | {plan.region.site.row_dim}
+    inner = [_rewrite_anchor(gm, anchor, config, kind, already_cut) for gm, anchor in applied.anchors]
     if isinstance(inner[0], Decline):
         log.debug("windows of %s rows stay whole: %s", plan.window_rows, inner[0].detail)
         return plan
-    num_windows = plan.num_windows * inner[0].num_windows
+    num_windows = _times(plan.num_windows, inner[0].num_windows)
     exactness = weakest(plan.exactness, inner[0].exactness)
     return dataclasses.replace(plan, num_windows=num_windows, window_rows=inner[0].window_rows, exactness=exactness)
 
@@ -239,7 +247,11 @@ def _rewritten(plan: ChunkPlan, sorts: list[fx.Node], anchor: fx.Node) -> dict[f
     }
 
 
-def _plain(size: int | torch.SymInt) -> int | str:
+def _times(outer: int | torch.SymInt | str, inner: int | torch.SymInt | str) -> int | torch.SymInt | str:
+    return f"{outer} * {inner}" if isinstance(outer, str) or isinstance(inner, str) else outer * inner
+
+
+def _plain(size: int | torch.SymInt | str) -> int | str:
     return size if isinstance(size, int) else str(size)
 
 

@@ -10,7 +10,8 @@ Neighbouring windows may overlap by a step, which is then computed twice from th
 region is deterministic and reads nothing the loop writes. No ``min`` is needed, so the same formulas serve dynamic rows
 (``min`` in a start expression ends as ``NameError: Min`` in Inductor's wrapper).
 
-``N`` steps of ``P`` rows each (logits ``[B, T, V]`` cut along ``T``: ``P = B``) get ``C = row_chunk // P``.
+``N`` steps of ``P`` rows each (logits ``[B, T, V]`` cut along ``T``: ``P = B``) get ``C = row_chunk // P``, at least 1.
+Where a step may have more rows than ``row_chunk``, each window is cut once more, along the other dim.
 
 ``unroll`` needs ``n`` as a literal number. Where ``N`` is dynamic, ``n`` is that of the largest ``N`` there can be; a
 smaller one gets the same number of smaller pieces.
@@ -33,7 +34,7 @@ from sortpass.memory import RegionPeak, predict_peak
 from sortpass.region import Region
 from sortpass.report import Decline, DeclineCode
 from sortpass.sites import SECONDARY_OPS, GraphKind, SortSite
-from sortpass.torch_compat import guard_all, in_forward_ad, size_hint_maybe, upper_bound_maybe
+from sortpass.torch_compat import in_forward_ad, size_hint_maybe, upper_bound_maybe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,9 +48,10 @@ class ChunkPlan:
         steps: size of the row dim.
         step_limit: the most steps along the row dim that one window may hold.
         may_be_empty: the number of steps is not known to be at least 1.
-        num_windows: number of windows.
+        num_windows: number of windows; text where a dynamic size decides how many steps a window may hold.
         window_steps: steps along the row dim that one window holds (the largest window, for ``unroll``).
-        window_rows: rows one window holds at most.
+        window_rows: rows one window holds at most, at compile-time sizes.
+        is_bounded: no window holds more than ``row_chunk`` rows, whatever the sizes.
         peak: predicted bytes.
         exactness: how exact the results are; what :mod:`sortpass.exactness` made of the other fields.
     """
@@ -60,9 +62,10 @@ class ChunkPlan:
     steps: int | torch.SymInt
     step_limit: int | torch.SymInt
     may_be_empty: bool
-    num_windows: int | torch.SymInt
+    num_windows: int | torch.SymInt | str
     window_steps: int | torch.SymInt
     window_rows: int
+    is_bounded: bool
     peak: RegionPeak
     exactness: str = "close"
 
@@ -82,6 +85,23 @@ def count_windows(steps: Any, limit: Any, *, may_be_empty: bool) -> tuple[Any, A
     return num_windows, (steps + (num_windows - 1)) // num_windows
 
 
+def limit_steps(rows_per_step: Any, row_chunk: int) -> Any:
+    """Most steps a window may hold: ``row_chunk`` rows, but at least one step.
+
+    Plain arithmetic, as :func:`count_windows`: asking ``rows_per_step <= row_chunk`` of a dynamic size would be a
+    guard, and so one more compile.
+
+    >>> limit_steps(4, 64), limit_steps(100, 64)
+    (16, 1)
+    """
+    return _at_least_one(row_chunk // _at_least_one(rows_per_step))
+
+
+def _at_least_one(size: Any) -> Any:
+    """``max(size, 1)`` for sizes from 0 up; ``max`` itself is missing from Inductor's wrapper, as ``min`` is."""
+    return max(size, 1) if isinstance(size, int) else size + 1 // (size + 1)
+
+
 def plan_chunks(region: Region, config: ChunkConfig, kind: GraphKind = GraphKind.COMPILED) -> ChunkPlan | Decline:
     """Windows and form for a region, or why it is better left alone.
 
@@ -92,9 +112,12 @@ def plan_chunks(region: Region, config: ChunkConfig, kind: GraphKind = GraphKind
     """
     site = region.site
     steps: Any = site.steps
-    step_limit = _step_limit(site, config.row_chunk)
+    step_limit = _step_limit(site, config, kind)
     may_be_empty = size_hint_maybe(steps) is None
     num_windows, window_steps = count_windows(steps, step_limit, may_be_empty=may_be_empty)
+    if not isinstance(step_limit, int):
+        # As an expression it would be spelled out to half a page.
+        num_windows = f"ceil({steps} / max(1, {config.row_chunk} // ({site.rows_per_step})))"
     num_pieces = _count_pieces(steps, step_limit)
     fraction = _hint(window_steps, 1) / max(_hint(steps, 1), 1)
     if site.by_bound and num_pieces:
@@ -107,6 +130,9 @@ def plan_chunks(region: Region, config: ChunkConfig, kind: GraphKind = GraphKind
         num_windows = num_pieces
     at_most = upper_bound_maybe if site.by_bound else size_hint_maybe
     window_rows = min(_hint(step_limit, config.row_chunk), at_most(steps) or 2**62) * (at_most(site.rows_per_step) or 1)
+    if site.is_last_dim:
+        window_rows = min(window_rows, config.row_chunk)  # the steps of the dims already cut are few enough for this
+    is_known = isinstance(step_limit, int) and at_most(site.rows_per_step) is not None
     return ChunkPlan(
         region=region,
         scope=config.scope,
@@ -117,19 +143,18 @@ def plan_chunks(region: Region, config: ChunkConfig, kind: GraphKind = GraphKind
         num_windows=num_windows,
         window_steps=window_steps,
         window_rows=window_rows,
+        is_bounded=site.is_last_dim or (is_known and window_rows <= config.row_chunk),
         peak=peak,
     )
 
 
-def _step_limit(site: SortSite, row_chunk: int) -> Any:
-    """Most steps a window may hold; one step where a single step already has more rows than ``row_chunk``."""
-    rows_per_step: Any = site.rows_per_step
-    if site.by_bound:
-        rows_per_step = upper_bound_maybe(rows_per_step) or row_chunk
-    if isinstance(rows_per_step, int):
-        return max(1, row_chunk // max(rows_per_step, 1))
-    hint = size_hint_maybe(rows_per_step)
-    return row_chunk // rows_per_step if hint is not None and guard_all(rows_per_step <= row_chunk) else 1
+def _step_limit(site: SortSite, config: ChunkConfig, kind: GraphKind) -> Any:
+    rows_per_step = site.rows_per_step
+    if site.by_bound and (kind.is_exported or config.form == "unroll"):
+        # Pieces are counted when the graph is made, so the limit must be literal; with no bound, that of large steps.
+        bound = upper_bound_maybe(rows_per_step)
+        rows_per_step = config.row_chunk if bound is None else bound
+    return limit_steps(rows_per_step, config.row_chunk)
 
 
 def _count_pieces(steps: Any, step_limit: Any) -> int | None:

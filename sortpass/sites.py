@@ -20,7 +20,7 @@ import torch.fx as fx
 from sortpass.config import ChunkConfig
 from sortpass.report import Decline, DeclineCode
 from sortpass.rules import Call
-from sortpass.torch_compat import guard_all, may_guard, size_hint_maybe, upper_bound_maybe
+from sortpass.torch_compat import fake_values, guard_all, may_guard, size_hint_maybe, upper_bound_maybe
 
 aten = torch.ops.aten
 
@@ -57,6 +57,7 @@ class SortSite:
         steps: size of that dim.
         rows_per_step: sorted sequences at one position of ``row_dim`` (the other batch dims multiplied).
         by_bound: sizes are judged by the largest they can be, and no guard is added on them.
+        already_cut: the dims that the windows around it are cut along.
     """
 
     node: fx.Node
@@ -64,6 +65,12 @@ class SortSite:
     steps: int | torch.SymInt
     rows_per_step: int | torch.SymInt
     by_bound: bool = False
+    already_cut: frozenset[int] = frozenset()
+
+    @property
+    def is_last_dim(self) -> bool:
+        """Whether no batch dim is left to cut."""
+        return len(self.already_cut) + 2 == next(fake_values(self.node)).ndim
 
     @property
     def rows(self) -> int | torch.SymInt:
@@ -90,13 +97,19 @@ def num_rows_maybe(node: fx.Node) -> int | torch.SymInt | None:
     return rows
 
 
-def measure_site(node: fx.Node, config: ChunkConfig, kind: GraphKind = GraphKind.COMPILED) -> SortSite | Decline:
+def measure_site(
+    node: fx.Node,
+    config: ChunkConfig,
+    kind: GraphKind = GraphKind.COMPILED,
+    already_cut: frozenset[int] = frozenset(),
+) -> SortSite | Decline:
     """Measure one anchor; a :class:`Decline` where it has no rows or is not large.
 
     Large means: more rows than a chunk, and values + indices of at least ``min_bytes``. With dynamic sizes this is the
     one question that is asked on purpose, as a single guard, so that small and large batches get one compile each. Not
     so in an exported program, which is there once for every size it will meet, nor on a dim that ``mark_dynamic`` gave
-    a range: these are large if their largest sizes are, however few rows they were traced with.
+    a range, nor in a window (which has dims that are ``already_cut``): these are large if their largest sizes are,
+    however few rows they were traced with.
     """
     call = Call(node)
     if not isinstance(call["self"], fx.Node) or "val" not in call["self"].meta:
@@ -105,14 +118,15 @@ def measure_site(node: fx.Node, config: ChunkConfig, kind: GraphKind = GraphKind
     if keys.ndim < 2:
         return Decline(DeclineCode.NO_ROW_DIM, node.name, f"sorts a {keys.ndim}-D tensor, which has a single row")
     batch_dims = [dim for dim in range(keys.ndim) if dim != call.dim("dim")]
-    by_bound = kind.is_exported or not may_guard(*keys.shape)
+    by_bound = kind.is_exported or bool(already_cut) or not may_guard(*keys.shape)
     at_most = upper_bound_maybe if by_bound else size_hint_maybe
-    row_dim = max(batch_dims, key=lambda dim: 2**62 if (size := at_most(keys.shape[dim])) is None else size)
+    to_cut = [dim for dim in batch_dims if dim not in already_cut]
+    row_dim = max(to_cut, key=lambda dim: 2**62 if (size := at_most(keys.shape[dim])) is None else size)
     rows_per_step: Any = 1
     for dim in batch_dims:
         if dim != row_dim:
             rows_per_step = rows_per_step * keys.shape[dim]
-    site = SortSite(node, row_dim, keys.shape[row_dim], rows_per_step, by_bound)
+    site = SortSite(node, row_dim, keys.shape[row_dim], rows_per_step, by_bound, already_cut)
     return _decline_small(site, keys, config) or site
 
 

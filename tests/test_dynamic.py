@@ -51,6 +51,37 @@ def test_mark_dynamic_holds_and_small_batches_stay_whole() -> None:
     assert sorted(report.num_rewritten for report in reports) == [0, 1]
 
 
+def sorted_sums(x: Any) -> Any:
+    return x.sort(-1)[0].cumsum(-1)
+
+
+def run_shapes(step: Any, shapes: list[tuple[int, ...]]) -> tuple[list[Any], int]:
+    counters.clear()
+    outs = [step(torch.randn(shape, generator=torch.Generator().manual_seed(1))) for shape in shapes]
+    return outs, counters["stats"]["unique_graphs"]
+
+
+@pytest.mark.parametrize(("inner", "row_chunk"), [("aot_eager", 6), ("aot_eager", 2), ("inductor", 2)])
+def test_rows_per_step_may_be_above_and_below_row_chunk_in_one_graph(inner: str, row_chunk: int) -> None:
+    shapes = [(5, k, 7) for k in (5, 2, 3, 4, 9, 2, 7, 8, 6)]  # cut along the 5 or k, steps of more or less rows
+    whole, graphs_whole = run_shapes(compile_whole(sorted_sums, inner), shapes)
+    torch._dynamo.reset()
+    with sortpass.capture_reports() as reports:
+        chunked, graphs_chunked = run_shapes(compile_chunked(sorted_sums, inner, row_chunk=row_chunk), shapes)
+    assert_same(whole, chunked)
+    assert all(report.sites[0].row_chunk <= row_chunk for report in reports)
+    assert graphs_chunked <= graphs_whole + 1
+
+
+def test_two_varying_batch_dims_take_at_most_two_compiles_for_each_of_whole() -> None:
+    shapes = [(b, t, 7) for b in (3, 2, 9, 1, 4) for t in (5, 3, 8, 1, 2)]
+    whole, graphs_whole = run_shapes(compile_whole(sorted_sums), shapes)
+    torch._dynamo.reset()
+    chunked, graphs_chunked = run_shapes(compile_chunked(sorted_sums, row_chunk=6), shapes)
+    assert_same(whole, chunked)
+    assert graphs_chunked <= 2 * graphs_whole
+
+
 @pytest.mark.parametrize("rows", [(9, 4), (2, 30), (30, 2), (20, 20), (1, 50), (50, 1)])
 def test_two_dynamic_batch_dims_are_right_and_bounded(rows: tuple[int, int]) -> None:
     def step(x: Any) -> Any:

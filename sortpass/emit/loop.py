@@ -76,7 +76,8 @@ def _window_counts(builder: NodeBuilder, plan: ChunkPlan, before: fx.Node) -> tu
     counts = count_windows(*as_proxy, may_be_empty=plan.may_be_empty)
     fill_values(graph)
     num_windows, window_steps = (count.node if isinstance(count, fx.Proxy) else count for count in counts)
-    if plan.region.site.by_bound and isinstance(window_steps, fx.Node):
+    asks_nothing = plan.region.site.by_bound or not isinstance(plan.step_limit, int)
+    if asks_nothing and isinstance(window_steps, fx.Node):
         window_steps = builder.hidden_size(window_steps)
     return steps, num_windows, window_steps
 
@@ -124,7 +125,7 @@ def _build_body(
     """The body, and where the anchor stands in it."""
     builder, buffers, counter, extra = shell.new()
     steps, num_windows, window_steps = (extra.get(size, size) for size in sizes)
-    start, end = _window_bounds(builder, counter, steps, num_windows, window_steps)
+    start, end = _window_bounds(builder, counter, steps, num_windows, window_steps, is_cut_again=not plan.is_bounded)
     windows: dict[tuple[fx.Node, int], fx.Node] = {}
     inside = dict(extra)
     for node in constants:
@@ -146,7 +147,7 @@ def _build_body(
 
 
 def _window_bounds(
-    builder: NodeBuilder, counter: fx.Node, steps: Any, num_windows: Any, window_steps: Any
+    builder: NodeBuilder, counter: fx.Node, steps: Any, num_windows: Any, window_steps: Any, *, is_cut_again: bool
 ) -> tuple[fx.Node, fx.Node]:
     """``start`` and ``end`` of the counter's window, with the facts of NOTE [Window facts are nodes]."""
     k = builder.call(aten._local_scalar_dense.default, counter)
@@ -154,8 +155,13 @@ def _window_bounds(
     last = num_windows - 1 if isinstance(num_windows, int) else None
     builder.call(aten.sym_constrain_range.default, k, min=0, max=last)
     start = builder.call(operator.floordiv, builder.call(operator.mul, k, steps), num_windows)
+    is_dynamic = not (isinstance(steps, int) and isinstance(num_windows, int))
+    if is_dynamic and is_cut_again:
+        # Inductor inlines this window's slice into the inner loop's body, offset and all, and an offset that is more
+        # than a symbol ends there as "name 'u1' is not defined".
+        start = builder.hidden_size(start)
     end = builder.call(operator.add, start, window_steps)
-    if not (isinstance(steps, int) and isinstance(num_windows, int)):
+    if is_dynamic:
         for fact in (
             builder.call(operator.ge, start, 0),
             builder.call(operator.le, start, steps),
