@@ -24,7 +24,7 @@ from sortpass.config import ChunkConfig
 from sortpass.emit import Applied, apply_plan
 from sortpass.errors import NothingRewritten
 from sortpass.exactness import judge_plan, weakest
-from sortpass.graph_order import GraphOrder
+from sortpass.graph_order import GraphOrder, is_item
 from sortpass.plan import ChunkPlan, plan_chunks
 from sortpass.region import grow_region
 from sortpass.report import (
@@ -37,7 +37,7 @@ from sortpass.report import (
     publish,
 )
 from sortpass.rules import Exactness, declared_exactness, registered_rules
-from sortpass.sites import GraphKind, find_anchors, measure_site, num_rows_maybe
+from sortpass.sites import GraphKind, SortSite, find_anchors, measure_site, num_rows_maybe
 from sortpass.torch_compat import CustomGraphPass, fake_mode_of, is_exported, unbacked_ranges
 from sortpass.verify import check_rewrite
 
@@ -174,7 +174,30 @@ def _rewrite_anchor(
     if mode is None:
         return Decline(DeclineCode.NO_SHAPE, anchor.name, "the graph has no shape metadata; run FakeTensorProp first")
     order = GraphOrder(gm.graph)
-    region = grow_region(site, order, scope=config.scope)
+    unfit: list[Decline] = []
+    while True:
+        plan = _plan_anchor(site, order, config, kind, unfit)
+        if isinstance(plan, Decline):
+            return plan
+        applied = apply_plan(gm, plan, order, mode)
+        if not isinstance(applied, Decline):
+            break
+        refused = next((node for node in plan.region.nodes if node.name == applied.node), anchor)
+        owner = refused.args[0] if is_item(refused) else refused
+        if owner is anchor:
+            return applied
+        assert isinstance(owner, fx.Node)
+        unfit.append(dataclasses.replace(applied, node=owner.name))  # the region may do without it
+    check_rewrite(gm, applied.replacements)
+    if not plan.is_bounded:
+        plan = _rewrite_inside(plan, applied, config, kind)
+    return plan
+
+
+def _plan_anchor(
+    site: SortSite, order: GraphOrder, config: ChunkConfig, kind: GraphKind, unfit: list[Decline]
+) -> ChunkPlan | Decline:
+    region = grow_region(site, order, scope=config.scope, unfit=unfit)
     if isinstance(region, Decline):
         return region
     plan = plan_chunks(region, config, kind)
@@ -183,14 +206,7 @@ def _rewrite_anchor(
     verdict = judge_plan(plan, config)
     if config.exactness == "bitwise" and verdict.blamed is not None:
         return Decline(DeclineCode.NOT_BITWISE, verdict.blamed.name, verdict.why)
-    plan = dataclasses.replace(plan, exactness=verdict.level)
-    applied = apply_plan(gm, plan, order, mode)
-    if isinstance(applied, Decline):
-        return applied
-    check_rewrite(gm, applied.replacements)
-    if not plan.is_bounded:
-        plan = _rewrite_inside(plan, applied, config, kind)
-    return plan
+    return dataclasses.replace(plan, exactness=verdict.level)
 
 
 def _rewrite_inside(plan: ChunkPlan, applied: Applied, config: ChunkConfig, kind: GraphKind) -> ChunkPlan:

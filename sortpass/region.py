@@ -13,7 +13,7 @@ path leaves and comes back) and its edges are trimmed.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import torch.fx as fx
@@ -67,9 +67,11 @@ def tensor_inputs(node: fx.Node, flow: Flow) -> Iterator[tuple[fx.Node, Any]]:
             yield item, dim[position] if isinstance(dim, tuple) else dim
 
 
-def grow_region(site: SortSite, order: GraphOrder, *, scope: str = "region") -> Region | Decline:
-    """The region around a site, or why there is none."""
-    growth = _Growth(site, order)
+def grow_region(
+    site: SortSite, order: GraphOrder, *, scope: str = "region", unfit: Collection[Decline] = ()
+) -> Region | Decline:
+    """The region around a site, or why there is none; ``unfit`` names nodes to leave out."""
+    growth = _Growth(site, order, {decline.node: decline for decline in unfit})
     if decline := growth.start():
         return decline
     growth.grow(follow_all=scope == "region")
@@ -92,9 +94,10 @@ def grow_region(site: SortSite, order: GraphOrder, *, scope: str = "region") -> 
 class _Growth:
     """The members found so far; lives only inside :func:`grow_region`."""
 
-    def __init__(self, site: SortSite, order: GraphOrder) -> None:
+    def __init__(self, site: SortSite, order: GraphOrder, unfit: Mapping[str, Decline]) -> None:
         self.site = site
         self.order = order
+        self.unfit = unfit
         self.dims: dict[fx.Node, int] = {}
         self.flows: dict[fx.Node, Flow] = {}
         self.blocked: dict[fx.Node, Decline] = {}
@@ -143,6 +146,8 @@ class _Growth:
         """The node's flow when cut along ``dim``, if that agrees with every member it touches."""
         if node.op != "call_function":
             return self._no(node, DeclineCode.COUPLED, "is not a call")
+        if node.name in self.unfit:
+            return self.unfit[node.name]
         rule = find_rule_maybe(node.target)
         if rule is None or not (is_pure(node.target) or is_item(node)):
             return self._no(node, DeclineCode.UNKNOWN_OP, self.order.why_fixed(node) or "has no rule")

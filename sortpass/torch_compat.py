@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -185,6 +186,23 @@ def tracing_items(mode: FakeTensorMode) -> Iterator[None]:
     mode.allow_scalar_outputs = True
     with mode, mode.shape_env.ignore_fresh_unbacked_symbols():
         yield
+
+
+@contextlib.contextmanager
+def refusals_unlogged() -> Iterator[None]:
+    """Keep a fake kernel's refusal from printing a traceback: it is caught, and the op stays outside the region.
+
+    (``torch._subclasses.fake_tensor`` logs at ERROR before it raises.)
+    """
+    level = _fake_tensor_log.level
+    _fake_tensor_log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        _fake_tensor_log.setLevel(level)
+
+
+_fake_tensor_log = logging.getLogger("torch._subclasses.fake_tensor")
 
 
 def size_nodes(graph: fx.Graph, sizes: Iterable[int | torch.SymInt], before: fx.Node) -> list[Any]:

@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sortpass.region import Region
 from sortpass.rules import ANY, Call, value_of
+from sortpass.torch_compat import refusals_unlogged
 
 aten = torch.ops.aten
 
@@ -64,7 +65,7 @@ class NodeBuilder:
         if origin is not None:
             node.meta.update({key: value for key, value in origin.meta.items() if key not in _WHOLE_FACTS})
         try:
-            with self.mode:
+            with self.mode, refusals_unlogged():
                 node.meta["val"] = target(*_values(args), **_values(kwargs))
         except RuntimeError as error:
             self.graph.erase_node(node)
