@@ -99,10 +99,18 @@ def test_what_is_reported_indices_exact_has_the_same_indices_under_inductor() ->
     assert torch.equal(whole[1], chunked[1])
 
 
+def test_the_smaller_of_two_is_promised_where_two_zeros_cannot_meet() -> None:
+    x = torch.randn(10, 20)
+    for number, expected in ((0.5, "bitwise"), (0.0, "close")):
+        gm = capture_graph(lambda x, number=number: torch.minimum(x, torch.tensor(number)).sort(-1)[0], x)
+        assert sortpass.rewrite(gm, row_chunk=3, min_bytes=1, inner="aot_eager").sites[0].exactness == expected
+
+
 DECLINED: dict[str, tuple[Callable[[Any], Any], dict[str, Any], str, str]] = {
     "a compiler": (lambda x: x.sort(-1)[0].softmax(-1), {"inner": "inductor"}, "_softmax", "inner='aot_eager'"),
     "one row": (lambda x: x.cumsum(-1).sort(-1)[0], {"row_chunk": 1}, "cumsum", "two rows or more"),
     "vector tails": (lambda x: x.sigmoid().sort(-1)[0], {}, "sigmoid", "exactness='any'"),
+    "sign of a zero": (lambda x: torch.minimum(x, x.sort(-1)[0]), {}, "minimum", "exactness='any'"),
     "columns": (lambda x: x[:, None].sort(-1)[0].sum(1), {}, "sum", "exactness='any'"),
 }
 

@@ -5,7 +5,7 @@ the op's kernels, so each op has a level, which says where cutting is promised n
 table; ``register_rule(..., exactness=)`` fills it along with the rules, :func:`declare_exactness` for ops that need no
 rule of their own. An op nobody spoke for is ``CLOSE``.
 
-Bit-equal means equal as numbers: NaN equals NaN, and 0.0 equals -0.0.
+Bit-equal includes the sign of a zero, which a reciprocal would show; any NaN equals any other.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from typing import Any
 
 import torch
 import torch.fx as fx
+from torch._subclasses.fake_tensor import FakeTensor
 
 from sortpass.rules.call import Call, same_size, value_of
+
+aten = torch.ops.aten
 
 
 class Exactness(enum.Enum):
@@ -29,7 +32,8 @@ class Exactness(enum.Enum):
     """
 
     COPIES = "moves or compares elements, and never rounds"
-    """Everywhere: any device, any compiler. Views, gathers, comparisons, min and max, sort, all integer arithmetic."""
+    """Everywhere: any device, any compiler. Views, gathers, comparisons, sort, all integer arithmetic, the min
+    and max of a row."""
 
     PICKS = "picks among equal elements as its kernel pleases"
     """On CPU, where each row is searched by itself. CUDA's topk takes another kernel for many rows than for few, and
@@ -113,6 +117,31 @@ def selects(call: Call, row_dim: int) -> Exactness:
             if rounds and name != "index":
                 return Exactness.ROUNDS
     return Exactness.COPIES
+
+
+def picks_of_two(call: Call, row_dim: int) -> Exactness:
+    """Level of the smaller or larger of two elements.
+
+    Of 0.0 and -0.0, a full vector register gives one and what does not fill a register the other. They do not meet
+    where one side is a constant that is not zero, as in ``torch.min(epsilon, x)``.
+    """
+    sides = [arg for name, arg in call.args.items() if name in ("self", "other", "min", "max") and arg is not None]
+    return selects(call, row_dim) if any(map(_is_never_zero, sides)) else Exactness.CLOSE
+
+
+def _is_never_zero(arg: Any) -> bool:
+    while isinstance(arg, fx.Node) and arg.target in _COPIERS:
+        arg = arg.args[0]
+    if isinstance(arg, fx.Node) and arg.op == "get_attr":
+        arg = getattr(arg.graph.owning_module, str(arg.target), None)
+    elif isinstance(arg, fx.Node):
+        arg = arg.args[1] if arg.target is aten.full.default else None
+    if isinstance(arg, torch.Tensor):
+        return not isinstance(arg, FakeTensor) and arg.numel() == 1 and bool(arg != 0)
+    return arg is not None and arg != 0
+
+
+_COPIERS = (aten.lift_fresh_copy.default, aten.clone.default, aten.detach.default, aten._to_copy.default)
 
 
 def _fits_any_dtype(number: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from sortpass.rules.call import Call
-from sortpass.rules.exactness import Exactness, declare_exactness, selects
+from sortpass.rules.exactness import Exactness, declare_exactness, picks_of_two, selects
 from sortpass.rules.registry import Blocked, Flow, broadcast_rule, register_rule
 
 aten, prims = torch.ops.aten, torch.ops.prims
@@ -70,8 +70,20 @@ declare_exactness(
 declare_exactness(
     selects,
     *(aten.abs, aten.where.self, aten.masked_fill.Scalar, aten.threshold, aten.nan_to_num),
-    *(aten.clamp, aten.clamp_min, aten.clamp_max, aten.maximum, aten.minimum, aten.max.other, aten.min.other),
-    *(aten.fmax, aten.fmin, prims.convert_element_type),
+    *(
+        aten.clamp.default,
+        aten.clamp_min.default,
+        aten.clamp_max.default,
+        aten.fmax,
+        aten.fmin,
+        prims.convert_element_type,
+    ),
+)
+
+declare_exactness(
+    picks_of_two,
+    *(aten.maximum, aten.minimum, aten.max.other, aten.min.other),
+    *(aten.clamp.Tensor, aten.clamp_min.Tensor, aten.clamp_max.Tensor),
 )
 
 declare_exactness(
