@@ -1,24 +1,26 @@
 """Bound the peak memory of sorting big logits, without rewriting the model.
 
-    step = torch.compile(sample_step, backend="chunked_sort", options={"row_chunk": 64})
+    step = torch.compile(sample_step, backend="chunked_sort", options={"memory_budget": "128MiB"})
 
 finds the large ``aten.sort`` calls of a sampling graph and runs each, with the whole row-independent region around it,
-over windows of at most ``row_chunk`` rows::
+over windows of as many rows as the budget holds::
 
     sort = aten.sort(logits)                        out  = empty([N, V])
     probs = softmax(sort[0])                        loop over windows of 64 rows:
     mask = cumsum(probs) <= 1 - top_p                   sort, softmax, cumsum, scatter, where  on 64 rows
     out = where(scatter(mask, sort[1]), -inf, x)        out[start : start + 64] = ...
 
-See :class:`ChunkConfig` for the options, :func:`rewrite` for graphs from elsewhere, :class:`ChunkedSortPass` for
-somebody else's Inductor pipeline, and :func:`capture_reports` for what was done and why.
+See :class:`ChunkConfig` for the options, :func:`estimate` for the peak before anything runs, :func:`rewrite` for graphs
+from elsewhere, :class:`ChunkedSortPass` for somebody else's Inductor pipeline, and :func:`capture_reports` for what was
+done and why.
 """
 
 from sortpass.backend import chunked_sort
 from sortpass.chunk_pass import ChunkedSortPass, rewrite
 from sortpass.config import ChunkConfig
-from sortpass.errors import ConfigError, InternalError, NothingRewritten, SortPassError
-from sortpass.probe import probe_exactness
+from sortpass.errors import ConfigError, EstimateError, InternalError, NothingRewritten, SortPassError
+from sortpass.estimate import Estimate, estimate
+from sortpass.probe import probe_exactness, probe_sort
 from sortpass.report import Decline, DeclineCode, PassReport, SiteReport, capture_reports
 from sortpass.rules import Blocked, Exactness, Flow, register_rule
 
@@ -31,6 +33,8 @@ __all__ = [
     "ConfigError",
     "Decline",
     "DeclineCode",
+    "Estimate",
+    "EstimateError",
     "Exactness",
     "Flow",
     "InternalError",
@@ -40,7 +44,9 @@ __all__ = [
     "SortPassError",
     "capture_reports",
     "chunked_sort",
+    "estimate",
     "probe_exactness",
+    "probe_sort",
     "register_rule",
     "rewrite",
 ]

@@ -98,6 +98,21 @@ def _compile_aot(gm: fx.GraphModule, example_inputs: Sequence[Any], config: Chun
     )(gm, example_inputs)
 
 
+def aot_graphs(look_at: Callable[..., Any], inner: str | Callable[..., Any]) -> Callable[..., Any]:
+    """A Dynamo backend that hands ``look_at`` the ATen graphs that the pass would get, and runs what it returns."""
+    decompositions = None
+    if inner == "inductor":
+        from torch._inductor.decomposition import select_decomp_table
+
+        decompositions = select_decomp_table()
+    return aot_autograd(
+        fw_compiler=look_at,
+        decompositions=decompositions,
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )
+
+
 def _inner_compiler(inner: str | Callable[..., Any]) -> Callable[..., Any]:
     """The compiler for an ATen graph. The graph comes out of AOT autograd, so ``aot_eager`` has only to run it."""
     if inner == "aot_eager":

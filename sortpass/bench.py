@@ -60,12 +60,13 @@ def _compile(variant: Variant, sampler: str) -> Callable[..., Any]:
         return fn
     if variant.scope is None:
         return torch.compile(fn, backend=variant.inner)
-    # min_bytes=1, so that small trial sizes are rewritten too.
+    # min_bytes=1 and force, so that small trial sizes are rewritten too, and the sort alone, which does not pay.
     options: dict[str, Any] = {
         "row_chunk": variant.row_chunk,
         "scope": variant.scope,
         "inner": variant.inner,
         "min_bytes": 1,
+        "force": True,
     }
     return torch.compile(fn, backend="chunked_sort", options=options)
 

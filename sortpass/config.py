@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from sortpass.errors import ConfigError
 
-SCOPES = ("region", "sort")
+SCOPES = ("auto", "region", "sort")
 FORMS = ("auto", "unroll", "loop")
 ON_MISS = ("ignore", "warn", "raise")
 EXACTNESS = ("any", "bitwise")
@@ -31,22 +32,32 @@ class ChunkConfig:
         ConfigError: a value has the wrong type, or is zero, negative or not one of the choices.
     """
 
-    row_chunk: int = 64
-    """Rows. The most rows (sorted sequences) one chunk works on. Fewer rows: lower peak, and below twice the number of
-    CPU threads more time."""
+    memory_budget: int | float | str | None = None
+    """What one chunk may hold above inputs and outputs: ``"512MiB"``, a number of bytes, or a fraction below 1 of the
+    device's free memory when the graph is compiled. None: 128 MiB on CPU, 1 GiB elsewhere. Of the row counts that fit,
+    a good one for the device is chosen; a budget below one row's need gives one row and a warning."""
+
+    row_chunk: int | None = None
+    """Rows. The most rows (sorted sequences) one chunk works on; given, it decides and ``memory_budget`` does not.
+    Fewer rows: lower peak, and below twice the number of CPU threads more time."""
 
     min_bytes: int = 16 * 2**20
     """Bytes. A sort whose values + indices are smaller is left alone, since a chunk loop would save little. 1 means
     every sort with more rows than ``row_chunk``."""
 
-    scope: str = "region"
+    scope: str = "auto"
     """``"region"`` chunks the row-independent neighbourhood of the sort as one; ``"sort"`` the sort alone, which on CPU
-    saves nothing (its outputs are all the memory it needs) and on CUDA only the sort's scratch."""
+    saves nothing (its outputs are all the memory it needs) and on CUDA only the sort's scratch. ``"auto"``: the region,
+    or the sort alone where its predicted peak is lower."""
 
     form: str = "auto"
     """``"loop"``: one body in a ``while_loop`` that writes into preallocated outputs. ``"unroll"``: explicit
     ``split -> body -> cat`` nodes; nodes and compile time grow with the number of chunks, and ``cat`` holds results
     twice. ``"auto"``: the one with the lower predicted peak."""
+
+    force: bool = False
+    """Rewrite also where the predicted peak is not lower than without. For a device whose sort takes scratch the
+    model does not know (measure it: :func:`sortpass.probe_sort`), and for looking at the graph."""
 
     max_unroll: int = 64
     """Windows. ``form="unroll"`` declines a sort that needs more of them, since nodes and compile time grow with
@@ -67,7 +78,11 @@ class ChunkConfig:
 
     def __post_init__(self) -> None:
         for name in ("row_chunk", "min_bytes", "max_unroll"):
-            _check_positive_int(name, getattr(self, name))
+            if not (name == "row_chunk" and self.row_chunk is None):
+                _check_positive_int(name, getattr(self, name))
+        _check_budget(self.memory_budget)
+        if not isinstance(self.force, bool):
+            raise ConfigError(f"option 'force' is {self.force!r} ({type(self.force).__name__}); expected True or False")
         for name, choices in (("scope", SCOPES), ("form", FORMS), ("exactness", EXACTNESS), ("on_miss", ON_MISS)):
             _check_choice(name, getattr(self, name), choices)
         if not (isinstance(self.inner, str) and self.inner) and not callable(self.inner):
@@ -109,6 +124,39 @@ def _check_positive_int(name: str, value: object) -> None:
         raise ConfigError(f"option {name!r} is {value!r} ({type(value).__name__}); expected an integer of at least 1")
     if value < 1:
         raise ConfigError(f"option {name!r} is {value}; expected an integer of at least 1")
+
+
+def _check_budget(value: object) -> None:
+    expected = "expected bytes (an integer of at least 1, or text such as '512MiB') or a fraction between 0 and 1"
+    if isinstance(value, str):
+        if parse_bytes_maybe(value) is None:
+            raise ConfigError(f"option 'memory_budget' is {value!r}; {expected}; units are {', '.join(UNITS)}")
+    elif isinstance(value, bool) or not isinstance(value, (int, float, type(None))):
+        raise ConfigError(f"option 'memory_budget' is {value!r} ({type(value).__name__}); {expected}")
+    elif isinstance(value, int) and value < 1 or isinstance(value, float) and not 0 < value < 1:
+        raise ConfigError(f"option 'memory_budget' is {value}; {expected}")
+
+
+UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9, "B": 1}
+
+
+def parse_bytes_maybe(text: str) -> int | None:
+    """Bytes of text such as ``"512MiB"`` or ``"1.5 GB"``; None where it is no such text, or less than a byte.
+
+    >>> parse_bytes_maybe("1.5 KiB")
+    1536
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", text)
+    unit = None if match is None else {name.lower(): size for name, size in UNITS.items()}.get(match[2].lower())
+    return None if match is None or unit is None else int(float(match[1]) * unit) or None
+
+
+def format_bytes(count: int) -> str:
+    """Bytes for people: ``"64.0 MiB"``."""
+    for unit in ("GiB", "MiB", "KiB"):
+        if abs(count) >= UNITS[unit]:
+            return f"{count / UNITS[unit]:.1f} {unit}"
+    return f"{count} B"
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

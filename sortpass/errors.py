@@ -1,7 +1,8 @@
 """The errors sortpass raises, by whose mistake they are.
 
 The user wrote something wrong: :class:`ConfigError`. The user asked to be told when nothing was rewritten
-(``on_miss="raise"``): :class:`NothingRewritten`. A bug of ours: :class:`InternalError`. A graph that is not for this
+(``on_miss="raise"``): :class:`NothingRewritten`. A function that goes on only with values at hand:
+:class:`EstimateError`. A bug of ours: :class:`InternalError`. A graph that is not for this
 pass is none of these: it is a :class:`sortpass.Decline` in the report, and compilation goes on.
 """
 
@@ -18,6 +19,10 @@ class ConfigError(SortPassError, ValueError):
 
 class NothingRewritten(SortPassError):
     """A graph had no sort that was rewritten, and ``on_miss="raise"`` was set."""
+
+
+class EstimateError(SortPassError):
+    """:func:`sortpass.estimate` cannot follow a function without running it."""
 
 
 class InternalError(SortPassError):

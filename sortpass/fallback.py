@@ -78,9 +78,13 @@ def _run_uncompiled(gm: fx.GraphModule, example_inputs: Sequence[Any], error: Ex
 
 def explain_out_of_memory(compiled: Compiler, config: ChunkConfig) -> Compiler:
     """The compiled function, with a sentence added to its out-of-memory errors."""
+    if config.row_chunk is not None:
+        bound = f"row_chunk={config.row_chunk} rows"
+    else:
+        bound = f"memory_budget={config.memory_budget or 'the default'}"
     advice = (
-        f"sortpass: sorts that were rewritten run at most row_chunk={config.row_chunk} rows at a time; lower row_chunk "
-        "to lower the peak, or see what was rewritten with sortpass.capture_reports()"
+        f"sortpass: sorts that were rewritten run in chunks of at most {bound}; lower row_chunk or memory_budget to "
+        "lower the peak, or see what was rewritten with sortpass.capture_reports()"
     )
 
     def call(*args: Any) -> Any:

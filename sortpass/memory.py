@@ -1,70 +1,174 @@
-"""A peak estimate for one region: liveness over its nodes, at compile-time sizes.
+"""Predict peak bytes: of a graph as it is, and of the same graph with a region run in windows.
 
-Bytes above the region's inputs, which somebody else holds. Views and items of a tuple own no memory. The model has no
-op scratch, so it is exact for CPU kernels that need none and low for CUDA sorts, whole and chunked alike.
+Bytes above the graph's inputs, which the caller holds; outputs count. The whole graph is played through
+(:mod:`sortpass.liveness`), so what other nodes hold while the region runs is in the figure. A loop is one event: it
+makes the live-outs, and its scratch is what one window holds.
+
+    HF's top-p on [N, V] fp32, aot_eager, c rows a window:  whole 16*N*V + 8*V,  loop 4*N*V + 16*c*V + 8*V
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
 
+import sympy
 import torch.fx as fx
 
-from sortpass.edges import is_view, num_bytes
-from sortpass.graph_order import is_item
-from sortpass.region import Region
+from sortpass.devices import device_type
+from sortpass.fusion import fused_events, reads_memory, runs_as_one
+from sortpass.graph_order import GraphOrder
+from sortpass.liveness import Event, Storage, Storages, node_events, peak_of, run_events
+from sortpass.placement import last_needed, moved_behind
+from sortpass.region import Region, tensor_inputs
+from sortpass.rules import Call
+from sortpass.scratch import scratch_of
+from sortpass.sites import SECONDARY_OPS, SORT_OPS, find_anchors, num_rows_maybe
+from sortpass.sizes import ROWS, WINDOW, ZERO, Peak, bytes_of, hints_of
+from sortpass.torch_compat import fake_values, size_hint_maybe, while_loop_op
+
+WINDOW_PEAK = "sortpass_window_peak"
+"""Key of a loop node's ``meta``: the :class:`Peak` of one of its windows."""
 
 
 @dataclasses.dataclass(frozen=True)
-class RegionPeak:
-    """Predicted peaks of one region in bytes.
+class Span:
+    """Predicted peaks, in bytes above the graph's inputs.
 
     Attributes:
-        whole: as written.
-        loop: preallocated outputs + one window.
-        unroll: the pieces of every window + the larger of one window and the joined outputs.
+        region: while the region runs, whatever else is alive then.
+        graph: over the whole graph.
     """
 
-    whole: int
-    loop: int
-    unroll: int
+    region: Peak
+    graph: Peak
 
 
-def predict_peak(region: Region, window_fraction: float) -> RegionPeak:
-    """Peaks when one window holds ``window_fraction`` of the rows.
+def graph_peak(gm: fx.GraphModule, inner: Any) -> int:
+    """Predicted bytes above the inputs of a whole graph, at compile-time sizes."""
+    memory = GraphMemory(GraphOrder(gm.graph), None, inner)
+    anchors = itertools.chain.from_iterable(find_anchors(gm.graph))
+    sorts = [rows for node in anchors if (rows := size_hint_maybe(num_rows_maybe(node) or 1))]
+    return memory.whole(max(sorts, default=1)).graph.at(memory.hints)
 
-    For HF's top-p on ``[512, V]`` fp32 under ``aot_eager``, 64 rows a window: whole 16 B per logit, loop 4 + 16/8 = 6.
+
+def _first_sort(order: GraphOrder) -> tuple[int, str]:
+    """Row length of the first sort, and its device; of a graph without one, what decides nothing."""
+    for node in order.nodes:
+        if node.target in (*SORT_OPS, *SECONDARY_OPS):
+            call = Call(node)
+            return size_hint_maybe(call.shape("self")[call.dim("dim")]) or 1, device_type(call.out)
+    return 1, "cpu"
+
+
+class GraphMemory:
+    """Predicts the peaks of one graph around one region.
+
+    Args:
+        order: the graph.
+        region: what would run in windows; None to look at the graph alone.
+        inner: who compiles it; Inductor stores fewer values.
     """
-    whole = _live_peak(region)
-    outputs = sum(num_bytes(node) for node in region.live_outs)
-    window = int(whole * window_fraction)
-    return RegionPeak(whole=whole, loop=outputs + window, unroll=outputs + max(window, outputs))
 
+    def __init__(self, order: GraphOrder, region: Region | None, inner: Any) -> None:
+        self.order = order
+        self.fuses = inner == "inductor"
+        self.members = frozenset(() if region is None else region.nodes)
+        self.row_dims: dict[fx.Node, int] = {}
+        if region is not None:
+            self.region = region
+            self.row_dims.update(region.row_dims)
+            # A live-in is seen by a window as its slice.
+            for node in region.nodes:
+                for producer, dim in tensor_inputs(node, region.flows[node]):
+                    if isinstance(dim, int):
+                        self.row_dims.setdefault(producer, dim)
+        self.row_length, self.device = _first_sort(order)
+        self.hints = hints_of(value for node in order.nodes for value in fake_values(node))
 
-def _live_peak(region: Region) -> int:
-    """The most bytes alive at once when the region's nodes run in order and each value dies after its last use."""
-    owner = _owners(region)
-    kept = {owner[node] for node in region.live_outs}
-    last_use: dict[fx.Node, fx.Node] = {}
-    for node in region.nodes:
-        for used in (node, *node.all_input_nodes):
-            if used in owner:
-                last_use[owner[used]] = node
-    alive = peak = 0
-    for node in region.nodes:
-        alive += num_bytes(node) if owner[node] is node else 0
-        peak = max(peak, alive)
-        for value in {owner[used] for used in (node, *node.all_input_nodes) if used in owner}:
-            if last_use[value] is node and value not in kept:
-                alive -= num_bytes(value)
-    return peak
+    def whole(self, rows: int) -> Span:
+        """The graph as written; ``rows`` sorted sequences decide which sort kernel runs."""
+        nodes = self.order.nodes
+        return self._span(nodes, Storages(nodes), rows, self.members)
 
+    def window(self, rows: int) -> Peak:
+        """What one window of so many sorted sequences holds, its chunks of the live-outs included; in ``c``."""
+        storages = Storages(self.region.nodes)
+        # A window ends by writing its live-outs, which Inductor fuses with what makes them.
+        write = Event(self.region.site.node, {}, frozenset(storages[node][0] for node in self.region.live_outs))
+        events = self._events(
+            [*self.region.nodes, write],
+            storages,
+            WINDOW,
+            rows,
+            needs_memory=lambda user: user in self.members and reads_memory(user),
+        )
+        return peak_of(run_events(events, ()))
 
-def _owners(region: Region) -> dict[fx.Node, fx.Node]:
-    """Member -> the member whose memory it shares (itself, where it has its own)."""
-    owner: dict[fx.Node, fx.Node] = {}
-    for node in region.nodes:
-        base = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else None
-        shares = is_view(node) or is_item(node)
-        owner[node] = owner.get(base, node) if shares and base is not None else node
-    return owner
+    def in_windows(self, scratch: Peak, rows: int) -> Span:
+        """The graph with the region as one step that makes the live-outs and takes this much scratch."""
+        region, anchor = self.region, self.region.site.node
+        outside = [node for node in self.order.nodes if node not in self.members or node in region.recomputed]
+        storages = Storages(outside, region.live_outs)
+        inputs = {dep for node in region.nodes for dep in node.all_input_nodes if dep not in self.members}
+        reads = frozenset(storage for node in inputs for storage in storages[node])
+        makes = {(node, 0): size for node, size in self.live_out_bytes().items()}
+        point = last_needed(region, self.order)
+        early = moved_behind(point, region, self.order)
+        behind = self.order.position[point] + 1
+        first = [node for node in self.order.nodes[:behind] if node not in early]
+        rest = [node for node in (*early, *self.order.nodes[behind:]) if node in outside]
+        steps: list[fx.Node | Event] = [*first, Event(anchor, makes, reads, scratch), *rest]
+        # Inductor's wrapper holds what a loop returned until the call ends.
+        return self._span(
+            steps,
+            storages,
+            rows,
+            {anchor},
+            held=makes if self.fuses else (),
+            needs_memory=lambda user: user in self.members or reads_memory(user),
+        )
+
+    def live_out_bytes(self) -> dict[fx.Node, sympy.Expr]:
+        return {node: self._bytes(node, ROWS)[0] for node in self.region.live_outs}
+
+    def _span(
+        self,
+        steps: Sequence[fx.Node | Event],
+        storages: Storages,
+        rows: int,
+        local: Collection[fx.Node],
+        held: Iterable[Storage] = (),
+        needs_memory: Callable[[fx.Node], bool] = reads_memory,
+    ) -> Span:
+        output = next(node for node in self.order.nodes if node.op == "output")
+        events = self._events(steps, storages, ROWS, rows, needs_memory)
+        moments = run_events(events, {*storages.read_by(output), *held})
+        return Span(peak_of(m for m in moments if m.event.node in local), peak_of(moments))
+
+    def _events(
+        self,
+        steps: Sequence[fx.Node | Event],
+        storages: Storages,
+        row_count: sympy.Expr,
+        rows: int,
+        needs_memory: Callable[[fx.Node], bool],
+    ) -> list[Event]:
+        def size_of(node: fx.Node) -> dict[int, sympy.Expr]:
+            return self._bytes(node, row_count)
+
+        def taken_by(node: fx.Node) -> Peak:
+            if node.target is while_loop_op:
+                return node.meta.get(WINDOW_PEAK, Peak())
+            return Peak((scratch_of(node, lambda arg: sum(size_of(arg).values(), ZERO), rows),))
+
+        if not self.fuses:
+            return node_events(steps, storages, size_of, taken_by)
+        merges = runs_as_one(rows, self.row_length, self.device)
+        return fused_events(steps, storages, size_of, taken_by, needs_memory, merges=merges)
+
+    def _bytes(self, node: fx.Node, row_count: sympy.Expr) -> dict[int, sympy.Expr]:
+        row_dim = self.row_dims.get(node)
+        return {i: bytes_of(value, row_dim, row_count) for i, value in enumerate(fake_values(node))}

@@ -1,20 +1,7 @@
 """Decide the numbers: how many windows, how large, in which form. Nothing here changes a graph.
 
-For ``N`` steps along the row dim and at most ``C`` steps a window::
-
-    n     = (N + C - 1) // C          number of windows
-    size  = (N + n - 1) // n          steps per window, <= C, the same for all
-    start = (k * N) // n              k = 0 .. n-1; start_0 = 0, start_{n-1} + size = N, no gap
-
-Neighbouring windows may overlap by a step, which is then computed twice from the same inputs. That is right because a
-region is deterministic and reads nothing the loop writes. No ``min`` is needed, so the same formulas serve dynamic rows
-(``min`` in a start expression ends as ``NameError: Min`` in Inductor's wrapper).
-
-``N`` steps of ``P`` rows each (logits ``[B, T, V]`` cut along ``T``: ``P = B``) get ``C = row_chunk // P``, at least 1.
-Where a step may have more rows than ``row_chunk``, each window is cut once more, along the other dim.
-
-``unroll`` needs ``n`` as a literal number. Where ``N`` is dynamic, ``n`` is that of the largest ``N`` there can be; a
-smaller one gets the same number of smaller pieces.
+``unroll`` needs the number of windows as a literal number. Where the number of rows is dynamic, it is that of the
+largest there can be; a smaller one gets the same number of smaller pieces.
 
 NOTE [Exported programs are unrolled]: a loop writes into its outputs, and the verifier of an ``ExportedProgram`` takes
 functional ops only. A loop that carries its outputs through ``slice_scatter`` is functional, and copies them once a
@@ -29,12 +16,16 @@ from typing import Any
 
 import torch
 
-from sortpass.config import ChunkConfig
-from sortpass.memory import RegionPeak, predict_peak
+from sortpass.budget import RowChoice, choose_rows
+from sortpass.config import ChunkConfig, format_bytes
+from sortpass.devices import device_type
+from sortpass.memory import GraphMemory
+from sortpass.predict import Prediction, predict, window_bytes
 from sortpass.region import Region
 from sortpass.report import Decline, DeclineCode
-from sortpass.sites import SECONDARY_OPS, GraphKind, SortSite
-from sortpass.torch_compat import in_forward_ad, size_hint_maybe, upper_bound_maybe
+from sortpass.sites import GraphKind, SortSite, decline_small
+from sortpass.torch_compat import fake_values, in_forward_ad, size_hint_maybe, upper_bound_maybe
+from sortpass.windows import count_windows, limit_steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,118 +34,97 @@ class ChunkPlan:
 
     Attributes:
         region: what to chunk.
-        scope: ``"region"`` or ``"sort"``, as configured.
+        scope: ``"region"`` or ``"sort"``.
         form: ``"loop"`` or ``"unroll"``.
+        rows: the most rows a window may hold, and what decided that.
         steps: size of the row dim.
         step_limit: the most steps along the row dim that one window may hold.
         may_be_empty: the number of steps is not known to be at least 1.
         num_windows: number of windows; text where a dynamic size decides how many steps a window may hold.
         window_steps: steps along the row dim that one window holds (the largest window, for ``unroll``).
         window_rows: rows one window holds at most, at compile-time sizes.
-        is_bounded: no window holds more than ``row_chunk`` rows, whatever the sizes.
-        peak: predicted bytes.
+        row_length: elements of a row.
+        is_bounded: no window holds more than ``rows.rows`` rows, whatever the sizes.
+        prediction: predicted bytes.
         exactness: how exact the results are; what :mod:`sortpass.exactness` made of the other fields.
     """
 
     region: Region
     scope: str
     form: str
+    rows: RowChoice
     steps: int | torch.SymInt
     step_limit: int | torch.SymInt
     may_be_empty: bool
     num_windows: int | torch.SymInt | str
     window_steps: int | torch.SymInt
     window_rows: int
+    row_length: int | torch.SymInt
     is_bounded: bool
-    peak: RegionPeak
+    prediction: Prediction
     exactness: str = "close"
 
 
-def count_windows(steps: Any, limit: Any, *, may_be_empty: bool) -> tuple[Any, Any]:
-    """Number of windows and steps in each, for at most ``limit`` steps a window.
-
-    Plain arithmetic, so that it serves ints, ``SymInt`` and FX proxies alike. Where ``steps`` may be 0 at run time, one
-    window more is made, so that the number of windows, which ``steps`` is divided by, never is.
-
-    >>> count_windows(10, 4, may_be_empty=False)
-    (3, 4)
-    """
-    if isinstance(limit, int) and limit == 1:
-        return steps, 1  # what the formulas give, but as an expression they would not simplify to it
-    num_windows = steps // limit + 1 if may_be_empty else (steps + (limit - 1)) // limit
-    return num_windows, (steps + (num_windows - 1)) // num_windows
-
-
-def limit_steps(rows_per_step: Any, row_chunk: int) -> Any:
-    """Most steps a window may hold: ``row_chunk`` rows, but at least one step.
-
-    Plain arithmetic, as :func:`count_windows`: asking ``rows_per_step <= row_chunk`` of a dynamic size would be a
-    guard, and so one more compile.
-
-    >>> limit_steps(4, 64), limit_steps(100, 64)
-    (16, 1)
-    """
-    return _at_least_one(row_chunk // _at_least_one(rows_per_step))
-
-
-def _at_least_one(size: Any) -> Any:
-    """``max(size, 1)`` for sizes from 0 up; ``max`` itself is missing from Inductor's wrapper, as ``min`` is."""
-    return max(size, 1) if isinstance(size, int) else size + 1 // (size + 1)
-
-
-def plan_chunks(region: Region, config: ChunkConfig, kind: GraphKind = GraphKind.COMPILED) -> ChunkPlan | Decline:
+def plan_chunks(
+    region: Region, memory: GraphMemory, config: ChunkConfig, kind: GraphKind = GraphKind.COMPILED, *, scope: str
+) -> ChunkPlan | Decline:
     """Windows and form for a region, or why it is better left alone.
 
     Args:
         region: what to chunk.
+        memory: the graph around it.
         config: the options.
         kind: whose graph it is; see NOTE [Exported programs are unrolled].
+        scope: how the region was grown.
     """
     site = region.site
+    device = device_type(next(fake_values(site.node)))
+    rows = choose_rows(lambda count: window_bytes(memory, site, count), config, device)
+    if decline := decline_small(site, rows.rows, config):
+        return decline
     steps: Any = site.steps
-    step_limit = _step_limit(site, config, kind)
+    step_limit = _step_limit(site, rows.rows, config, kind)
     may_be_empty = size_hint_maybe(steps) is None
     num_windows, window_steps = count_windows(steps, step_limit, may_be_empty=may_be_empty)
     if not isinstance(step_limit, int):
         # As an expression it would be spelled out to half a page.
-        num_windows = f"ceil({steps} / max(1, {config.row_chunk} // ({site.rows_per_step})))"
+        num_windows = f"ceil({steps} / max(1, {rows.rows} // ({site.rows_per_step})))"
     num_pieces = _count_pieces(steps, step_limit)
-    fraction = _hint(window_steps, 1) / max(_hint(steps, 1), 1)
-    if site.by_bound and num_pieces:
-        fraction = 1 / num_pieces  # the size it was traced with says nothing about its use
-    peak = predict_peak(region, fraction)
-    form = _choose_form(region, num_pieces, peak, config, kind)
+    prediction = predict(memory, site, rows.rows)
+    form = _choose_form(region, num_pieces, prediction, config, kind)
     if isinstance(form, Decline):
         return form
     if form == "unroll" and num_pieces is not None:
         num_windows = num_pieces
     at_most = upper_bound_maybe if site.by_bound else size_hint_maybe
-    window_rows = min(_hint(step_limit, config.row_chunk), at_most(steps) or 2**62) * (at_most(site.rows_per_step) or 1)
+    window_rows = min(_hint(step_limit, rows.rows), at_most(steps) or 2**62) * (at_most(site.rows_per_step) or 1)
     if site.is_last_dim:
-        window_rows = min(window_rows, config.row_chunk)  # the steps of the dims already cut are few enough for this
+        window_rows = min(window_rows, rows.rows)  # the steps of the dims already cut are few enough for this
     is_known = isinstance(step_limit, int) and at_most(site.rows_per_step) is not None
     return ChunkPlan(
         region=region,
-        scope=config.scope,
+        scope=scope,
         form=form,
+        rows=rows,
         steps=steps,
         step_limit=step_limit,
         may_be_empty=may_be_empty,
         num_windows=num_windows,
         window_steps=window_steps,
         window_rows=window_rows,
-        is_bounded=site.is_last_dim or (is_known and window_rows <= config.row_chunk),
-        peak=peak,
+        row_length=site.row_length,
+        is_bounded=site.is_last_dim or (is_known and window_rows <= rows.rows),
+        prediction=prediction,
     )
 
 
-def _step_limit(site: SortSite, config: ChunkConfig, kind: GraphKind) -> Any:
+def _step_limit(site: SortSite, row_chunk: int, config: ChunkConfig, kind: GraphKind) -> Any:
     rows_per_step = site.rows_per_step
     if site.by_bound and (kind.is_exported or config.form == "unroll"):
         # Pieces are counted when the graph is made, so the limit must be literal; with no bound, that of large steps.
         bound = upper_bound_maybe(rows_per_step)
-        rows_per_step = config.row_chunk if bound is None else bound
-    return limit_steps(rows_per_step, config.row_chunk)
+        rows_per_step = row_chunk if bound is None else bound
+    return limit_steps(rows_per_step, row_chunk)
 
 
 def _count_pieces(steps: Any, step_limit: Any) -> int | None:
@@ -164,26 +134,30 @@ def _count_pieces(steps: Any, step_limit: Any) -> int | None:
 
 
 def _choose_form(
-    region: Region, num_pieces: int | None, peak: RegionPeak, config: ChunkConfig, kind: GraphKind
+    region: Region, num_pieces: int | None, prediction: Prediction, config: ChunkConfig, kind: GraphKind
 ) -> str | Decline:
     node, no_loop = region.site.node, _why_no_loop(kind)
     if no_loop and config.form == "loop":
         return Decline(DeclineCode.NOT_FUNCTIONAL, node.name, f"{no_loop}; use form='unroll' or 'auto'")
-    unrollable = _decline_unroll(region, num_pieces, config, kind)
-    must_unroll = config.form == "unroll" or no_loop is not None
-    if must_unroll and unrollable is not None:
-        return unrollable
-    lowest = peak.loop if unrollable is not None else min(peak.loop, peak.unroll)
-    lowest = peak.unroll if no_loop else lowest
-    # A secondary anchor's own outputs are small: only what surrounds it can pay. Where cat is the only way to join,
-    # outputs are held twice, which no anchor pays for by itself.
-    forced = no_loop is not None and config.form == "auto"
-    if (node.target in SECONDARY_OPS or forced) and lowest >= peak.whole > 0:
-        detail = f"chunking it would not lower the peak (whole {peak.whole:,} bytes, chunked {lowest:,})"
-        return Decline(DeclineCode.NO_GAIN, node.name, detail)
-    is_static = isinstance(region.site.steps, int)
-    better = config.form == "auto" and is_static and unrollable is None and peak.unroll < peak.loop
-    return "unroll" if must_unroll or better else "loop"
+    no_unroll = _decline_unroll(region, num_pieces, config, kind)
+    if config.form == "unroll" or no_loop:
+        form = "unroll"
+    else:
+        loop, unroll = prediction.bytes_of(prediction.loop.region), prediction.bytes_of(prediction.unroll.region)
+        may_unroll = config.form == "auto" and isinstance(region.site.steps, int) and no_unroll is None
+        form = "unroll" if may_unroll and unroll < loop else "loop"
+    if form == "unroll" and no_unroll is not None:
+        return no_unroll
+    # An inner loop is judged with the outer one.
+    if config.force or region.site.already_cut or prediction.lowers(form):
+        return form
+    texts = [format_bytes(prediction.bytes_of(s.region)) for s in (prediction.whole, prediction.chunked(form))]
+    return Decline(
+        DeclineCode.NO_GAIN,
+        node.name,
+        f"chunking it would not lower the peak (predicted: whole {texts[0]}, chunked {texts[1]}); force=True rewrites "
+        "it all the same",
+    )
 
 
 def _why_no_loop(kind: GraphKind) -> str | None:

@@ -50,6 +50,11 @@ class SiteReport:
         reason: one sentence: why it was declined, or what was done.
         rows: sorted sequences; an int, or the expression of a dynamic size as text.
         row_chunk: the most rows a window holds; None where declined.
+        rows_why: what decided that: an option and its value; None where declined.
+        peak_bytes_whole: predicted bytes above the graph's inputs while the region runs as written, whatever else is
+            alive then; None where declined.
+        peak_bytes_chunked: the same in windows.
+        window_bytes: predicted bytes that one window holds.
         num_windows: windows; an int, or an expression as text; None where declined.
         form: ``"loop"`` or ``"unroll"``; None where declined.
         scope: ``"region"`` or ``"sort"``; None where declined.
@@ -68,6 +73,10 @@ class SiteReport:
     reason: str
     rows: int | str | None = None
     row_chunk: int | None = None
+    rows_why: str | None = None
+    peak_bytes_whole: int | None = None
+    peak_bytes_chunked: int | None = None
+    window_bytes: int | None = None
     num_windows: int | str | None = None
     form: str | None = None
     scope: str | None = None
@@ -83,10 +92,19 @@ class PassReport:
     Attributes:
         sites: one entry per sort considered, in graph order.
         modified: whether the graph was changed at all.
+        peak_bytes_whole: predicted bytes above its inputs of the graph as it was, at compile-time sizes; None where
+            nothing was rewritten.
+        peak_bytes_chunked: the same of the graph as it is now.
+        peak_expr: both as text, for any number of rows: ``N`` steps along the row dim, ``c`` of them in a window, rows
+            of ``V`` elements. What the model takes no row dim from (nodes outside the regions of a graph with static
+            sizes) is a number in it. Empty where nothing was rewritten.
     """
 
     sites: tuple[SiteReport, ...] = ()
     modified: bool = False
+    peak_bytes_whole: int | None = None
+    peak_bytes_chunked: int | None = None
+    peak_expr: str = ""
 
     @property
     def num_rewritten(self) -> int:

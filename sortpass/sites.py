@@ -19,7 +19,7 @@ import torch.fx as fx
 
 from sortpass.config import ChunkConfig
 from sortpass.report import Decline, DeclineCode
-from sortpass.rules import Call
+from sortpass.rules import Call, value_of
 from sortpass.torch_compat import fake_values, guard_all, may_guard, size_hint_maybe, upper_bound_maybe
 
 aten = torch.ops.aten
@@ -76,6 +76,11 @@ class SortSite:
     def rows(self) -> int | torch.SymInt:
         return self.steps * self.rows_per_step
 
+    @property
+    def row_length(self) -> int | torch.SymInt:
+        call = Call(self.node)
+        return call.shape("self")[call.dim("dim")]
+
 
 def find_anchors(graph: fx.Graph) -> tuple[list[fx.Node], list[fx.Node]]:
     """The sort nodes and the secondary anchors of a graph, each in graph order."""
@@ -103,14 +108,7 @@ def measure_site(
     kind: GraphKind = GraphKind.COMPILED,
     already_cut: frozenset[int] = frozenset(),
 ) -> SortSite | Decline:
-    """Measure one anchor; a :class:`Decline` where it has no rows or is not large.
-
-    Large means: more rows than a chunk, and values + indices of at least ``min_bytes``. With dynamic sizes this is the
-    one question that is asked on purpose, as a single guard, so that small and large batches get one compile each. Not
-    so in an exported program, which is there once for every size it will meet, nor on a dim that ``mark_dynamic`` gave
-    a range, nor in a window (which has dims that are ``already_cut``): these are large if their largest sizes are,
-    however few rows they were traced with.
-    """
+    """Measure one anchor; a :class:`Decline` where it has no rows, or is known to be small (:func:`decline_small`)."""
     call = Call(node)
     if not isinstance(call["self"], fx.Node) or "val" not in call["self"].meta:
         return Decline(DeclineCode.NO_SHAPE, node.name, "its input has no shape metadata; run FakeTensorProp first")
@@ -127,25 +125,37 @@ def measure_site(
         if dim != row_dim:
             rows_per_step = rows_per_step * keys.shape[dim]
     site = SortSite(node, row_dim, keys.shape[row_dim], rows_per_step, by_bound, already_cut)
-    return _decline_small(site, keys, config) or site
+    is_static = all(isinstance(size, int) for size in keys.shape)
+    # With dynamic sizes the question is a guard, and waits for the number of rows in a window.
+    return (decline_small(site, config.row_chunk or 1, config) if is_static else None) or site
 
 
-def _decline_small(site: SortSite, keys: torch.Tensor, config: ChunkConfig) -> Decline | None:
+def decline_small(site: SortSite, row_chunk: int, config: ChunkConfig) -> Decline | None:
+    """Why a site is not large, if it is not; with dynamic sizes a guard.
+
+    Large means: more rows than ``row_chunk``, and values + indices of at least ``min_bytes``. With dynamic sizes this
+    is the one question that is asked on purpose, as a single guard, so that small and large batches get one compile
+    each. Not so in an exported program, which is there once for every size it will meet, nor on a dim that
+    ``mark_dynamic`` gave a range, nor in a window (which has dims that are ``already_cut``): these are large if their
+    largest sizes are, however few rows they were traced with.
+    """
+    keys = value_of(Call(site.node)["self"])
     num_bytes = keys.numel() * (keys.element_size() + INDEX_BYTES)
     at_most = upper_bound_maybe if site.by_bound else size_hint_maybe
     rows, size = at_most(site.rows), at_most(num_bytes)
     if rows is None or size is None:
         return None  # an unbacked size cannot be asked, one without a bound may be large
     if site.by_bound:
-        more_rows, enough_bytes = rows > config.row_chunk, size >= config.min_bytes
+        more_rows, enough_bytes = rows > row_chunk, size >= config.min_bytes
     else:
-        more_rows, enough_bytes = site.rows > config.row_chunk, num_bytes >= config.min_bytes
+        more_rows, enough_bytes = site.rows > row_chunk, num_bytes >= config.min_bytes
     if guard_all(more_rows, enough_bytes):
         return None
-    if rows <= config.row_chunk:
-        return Decline(
-            DeclineCode.FEW_ROWS, site.node.name, f"has {rows} rows, no more than row_chunk={config.row_chunk}"
+    if rows <= row_chunk:
+        limit = (
+            f"row_chunk={row_chunk}" if config.row_chunk or rows <= 1 else f"the {row_chunk} that memory_budget allows"
         )
+        return Decline(DeclineCode.FEW_ROWS, site.node.name, f"has {rows} rows, no more than {limit}")
     return Decline(
         DeclineCode.BELOW_MIN_BYTES,
         site.node.name,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,10 +18,12 @@ from torch._dynamo.source import GlobalStateSource
 from torch._higher_order_ops.while_loop import while_loop_op as while_loop_op  # emit/loop.py is the only caller
 from torch._inductor.custom_graph_pass import CustomGraphPass as CustomGraphPass  # the hook's base class
 from torch._prims_common import (
+    ELEMENTWISE_TYPE_PROMOTION_KIND,
     compute_elementwise_output_logical_to_physical_perm,
+    elementwise_dtypes,
     is_non_overlapping_and_dense_or_false,
 )
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.fx.experimental.symbolic_shapes import (
     StrictMinMaxConstraint,
     free_unbacked_symbols,
@@ -159,6 +161,19 @@ def guard_all(*conditions: Any) -> bool:
 def known_true(condition: Any) -> bool:
     """Whether a condition on sizes is known to hold, without adding a guard."""
     return statically_known_true(condition)
+
+
+def number_of(tensor: torch.Tensor) -> int | float | None:
+    """The number in a real tensor of one element, also while a fake tensor mode is on; None of any other tensor."""
+    if isinstance(tensor, FakeTensor) or tensor.numel() != 1:
+        return None
+    with unset_fake_temporarily():
+        return tensor.item()
+
+
+def promoted_dtype(numbers: Sequence[Any]) -> torch.dtype:
+    """The dtype in which a pointwise op of these tensors and Python numbers computes."""
+    return elementwise_dtypes(*numbers, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)[1]
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

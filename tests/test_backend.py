@@ -263,7 +263,7 @@ def test_the_loop_compiles_flat_in_the_number_of_windows() -> None:
     counts = set()
     for rows in (8, 64, 512):
         gm = capture_graph(sort_cumsum, torch.randn(rows, 20))
-        sortpass.rewrite(gm, row_chunk=2, min_bytes=1)
+        sortpass.rewrite(gm, row_chunk=2, min_bytes=1, force=True)
         counts.add((len(gm.graph.nodes), len(gm.chunk_body_0.graph.nodes)))
     assert len(counts) == 1
 
@@ -275,7 +275,7 @@ def test_a_fresh_process_finds_the_backend_without_an_import() -> None:
         assert "chunked_sort" in torch._dynamo.list_backends()
         x = torch.randn(10, 20)
         step = torch.compile(lambda x: x.sort(-1)[0], backend="chunked_sort",
-                             options={"row_chunk": 3, "min_bytes": 1, "inner": "aot_eager"})
+                             options={"row_chunk": 3, "min_bytes": 1, "force": True, "inner": "aot_eager"})
         assert torch.equal(step(x), x.sort(-1)[0])
         """,
         TORCH_LOGS="+sortpass",
@@ -291,7 +291,7 @@ def test_caches_hit_for_the_same_config_miss_for_another_and_stay_chunked(tmp_pa
         def step(x):
             return x.sort(-1)[0].softmax(-1).cumsum(-1)
         chunk = {chunk}
-        options = dict(row_chunk=chunk, min_bytes=1)
+        options = dict(row_chunk=chunk, min_bytes=1, force=True)
         x = torch.randn(128, 4000)
         f = torch.compile(step, backend="chunked_sort", options=options) if chunk else torch.compile(step)
         f(x)

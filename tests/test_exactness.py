@@ -27,7 +27,7 @@ FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 def levels(name: str, inner: str, **options: Any) -> set[str | None]:
     """What the regions of a sampler are reported to be."""
     gm = capture_graph(SAMPLERS[name], *inputs_for(name, 37, 101), decompose=inner == "inductor")
-    report = sortpass.rewrite(gm, **{"row_chunk": 7, "min_bytes": 1, "inner": inner, **options})
+    report = sortpass.rewrite(gm, **{"row_chunk": 7, "min_bytes": 1, "force": True, "inner": inner, **options})
     assert report.num_rewritten == len(report.sites) >= 1
     return {site.exactness for site in report.sites}
 
@@ -85,7 +85,7 @@ def test_moves_and_arithmetic_are_bitwise_under_inductor_too() -> None:
 def test_half_precision_arithmetic_is_not_promised_where_a_compiler_may_keep_it_in_float32() -> None:
     for inner, expected in (("inductor", "close"), ("aot_eager", "bitwise"), (lambda gm, inputs: gm, "close")):
         gm = capture_graph(masked_sort, torch.randn(11, 101).bfloat16())
-        assert sortpass.rewrite(gm, row_chunk=3, min_bytes=1, inner=inner).sites[0].exactness == expected
+        assert sortpass.rewrite(gm, row_chunk=3, min_bytes=1, force=True, inner=inner).sites[0].exactness == expected
 
 
 def test_what_is_reported_indices_exact_has_the_same_indices_under_inductor() -> None:
@@ -103,7 +103,9 @@ def test_the_smaller_of_two_is_promised_where_two_zeros_cannot_meet() -> None:
     x = torch.randn(10, 20)
     for number, expected in ((0.5, "bitwise"), (0.0, "close")):
         gm = capture_graph(lambda x, number=number: torch.minimum(x, torch.tensor(number)).sort(-1)[0], x)
-        assert sortpass.rewrite(gm, row_chunk=3, min_bytes=1, inner="aot_eager").sites[0].exactness == expected
+        assert (
+            sortpass.rewrite(gm, row_chunk=3, min_bytes=1, force=True, inner="aot_eager").sites[0].exactness == expected
+        )
 
 
 DECLINED: dict[str, tuple[Callable[[Any], Any], dict[str, Any], str, str]] = {
@@ -120,7 +122,7 @@ def test_bitwise_declines_what_cannot_be_promised_and_names_the_node(name: str) 
     fn, options, node, advice = DECLINED[name]
     gm = capture_graph(fn, torch.randn(10, 20))
     before = gm.print_readable(print_output=False)
-    options = {"row_chunk": 3, "min_bytes": 1, "inner": "aot_eager", "exactness": "bitwise", **options}
+    options = {"row_chunk": 3, "min_bytes": 1, "force": True, "inner": "aot_eager", "exactness": "bitwise", **options}
 
     site = sortpass.rewrite(gm, **options).sites[0]
     assert (site.status, site.code, site.exactness) == ("declined", DeclineCode.NOT_BITWISE, None)

@@ -19,7 +19,7 @@ from sortpass import DeclineCode
 
 MAX, CHUNK = 23, 4
 SIZES = [0, 1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 13, MAX]
-EVERY_SORT = {"row_chunk": CHUNK, "min_bytes": 1}
+EVERY_SORT = {"row_chunk": CHUNK, "min_bytes": 1, "force": True}
 
 
 def top_p(x: Any) -> Any:
@@ -231,7 +231,7 @@ def test_an_op_whose_kernel_must_know_the_size_of_a_piece_stays_outside() -> Non
 
 
 def test_auto_declines_a_sort_that_cat_would_hold_twice() -> None:
-    report = sortpass.rewrite(exported(lambda x: x.sort(-1), rows=Dim("rows", max=MAX)), **EVERY_SORT)
+    report = sortpass.rewrite(exported(lambda x: x.sort(-1), rows=Dim("rows", max=MAX)), row_chunk=CHUNK, min_bytes=1)
     assert report.sites[0].code is DeclineCode.NO_GAIN
     forced = exported(lambda x: x.sort(-1), rows=Dim("rows", max=MAX))
     assert sortpass.rewrite(forced, **EVERY_SORT, form="unroll").num_rewritten == 1

@@ -31,7 +31,7 @@ class TestGoldenGraphs(TestCase):
 
     def rewritten(self, fn: Any, *args: Any, dynamic: Any = None, **options: Any) -> str:
         gm = capture_graph(fn, *args, dynamic=dynamic)
-        assert sortpass.rewrite(gm, **{"row_chunk": 2, "min_bytes": 1, **options}).modified
+        assert sortpass.rewrite(gm, **{"row_chunk": 2, "min_bytes": 1, "force": True, **options}).modified
         return show(gm)
 
     def test_sort_alone_unrolled(self) -> None:

@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import compile_chunked, compile_whole
+from helpers import capture_graph, compile_chunked, compile_whole
 from samplers import SAMPLERS, inputs_for
 
+import sortpass
 from sortpass.measure import check_meter, peak_bytes
 
 VOCAB = 4_000
 FP32 = 4
+COUNTER_BYTES = 64  # what a loop's counter takes, and its condition
 SLACK = 0.3  # bytes per logit: small tensors, masks, the counter
 
 
@@ -43,6 +45,102 @@ def test_top_p_reaches_the_published_bound(inner: str) -> None:
     args = inputs_for("top_p", rows, VOCAB)
     chunked = peak_per_logit(compile_chunked(SAMPLERS["top_p"], inner, row_chunk=row_chunk), args, rows)
     assert chunked <= FP32 + 22 * row_chunk / rows + SLACK
+
+
+SHAPES = [(256, 4_000), (60, 20_000), (512, 1_000)]
+
+
+@pytest.mark.parametrize("rows, vocab", SHAPES)
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_predictions_are_within_5_percent_of_what_is_measured(name: str, rows: int, vocab: int) -> None:
+    args = inputs_for(name, rows, vocab)
+    for row_chunk in (4, 16):
+        predicted, measured = predicted_and_measured(name, args, "aot_eager", row_chunk)
+        assert measured == pytest.approx(predicted, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["top_p", "eta", "per_row_in_place"])
+def test_predictions_are_within_15_percent_under_inductor(name: str) -> None:
+    args = inputs_for(name, 256, VOCAB)
+    predicted, measured = predicted_and_measured(name, args, "inductor", 16)
+    assert measured == pytest.approx(predicted, rel=0.15)
+
+
+def predicted_and_measured(name: str, args: tuple[Any, ...], inner: str, row_chunk: int) -> tuple[list[int], list[int]]:
+    """Bytes, whole and chunked."""
+    predicted = sortpass.estimate(SAMPLERS[name], *args, row_chunk=row_chunk, min_bytes=1, inner=inner)
+    measured = []
+    for step in (
+        compile_whole(SAMPLERS[name], inner),
+        compile_chunked(SAMPLERS[name], inner, row_chunk=row_chunk, force=False),
+    ):
+        step(*args)
+        measured.append(peak_bytes(lambda step=step: step(*args)))
+    return [predicted.peak_bytes_whole, predicted.peak_bytes_chunked], measured
+
+
+def outputs_kept(x: Any) -> Any:
+    return x.sort(-1)
+
+
+def many_outputs(x: Any) -> Any:
+    values, index = x.sort(-1)
+    return values, index, values.softmax(-1), values.cumsum(-1), x.exp()
+
+
+def read_in_turn(x: Any) -> Any:
+    values, index = x.sort(-1)
+    return values.cumsum(0).sum() + index.cumsum(0).sum() + values.exp().cumsum(0).sum()
+
+
+def two_sorts(x: Any) -> Any:
+    return x.sort(-1)[0].cumsum(-1), x.mT.contiguous().sort(-1)[1].to(torch.int32)
+
+
+def largest(x: Any) -> Any:
+    return x.topk(5)[0].softmax(-1)
+
+
+def cast_up(x: Any) -> Any:
+    return x.bfloat16().sort(-1)[0].float().cumsum(-1).bfloat16()
+
+
+GRAPHS = {
+    **{fn.__name__: fn for fn in (outputs_kept, many_outputs, read_in_turn, two_sorts, largest, cast_up)},
+    **SAMPLERS,
+}
+
+
+CHOICES = [
+    ("auto", "auto", 48),
+    ("auto", "auto", 6),
+    ("loop", "region", 48),
+    ("unroll", "region", 12),
+    ("loop", "sort", 6),
+    ("unroll", "sort", 48),
+]
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_no_graph_has_a_higher_peak_with_the_pass(name: str) -> None:
+    rows, vocab = 96, 2_000
+    args = inputs_for(name, rows, vocab) if name in SAMPLERS else (torch.randn(rows, vocab),)
+    whole = compile_whole(GRAPHS[name])
+    whole(*args)
+    most = peak_bytes(lambda: whole(*args))
+    for form, scope, row_chunk in CHOICES:
+        chunked = compile_chunked(GRAPHS[name], row_chunk=row_chunk, form=form, scope=scope, force=False)
+        chunked(*args)
+        assert peak_bytes(lambda chunked=chunked: chunked(*args)) <= most + COUNTER_BYTES
+
+
+def test_what_does_not_pay_is_declined_with_both_numbers_and_changes_nothing() -> None:
+    gm = capture_graph(outputs_kept, torch.randn(100, 1_000))
+    before = str(gm.graph)
+    site = sortpass.rewrite(gm, row_chunk=8, min_bytes=1).sites[0]
+    assert site.code is sortpass.DeclineCode.NO_GAIN
+    assert "whole 1.2 MiB, chunked 1.2 MiB" in site.reason
+    assert str(gm.graph) == before
 
 
 @pytest.mark.parametrize("form, allowed", [("loop", 0.0), ("unroll", 12.0)])

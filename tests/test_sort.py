@@ -103,7 +103,7 @@ def test_row_counts_around_the_chunk_size(rows: int) -> None:
 def test_what_has_too_few_rows_is_declined_and_untouched(shape: tuple[int, ...]) -> None:
     gm = capture_graph(lambda x: x.sort(), torch.randn(shape))
     before = [node.format_node() for node in gm.graph.nodes]
-    report = sortpass.rewrite(gm, row_chunk=3, min_bytes=1)
+    report = sortpass.rewrite(gm, row_chunk=3, min_bytes=1, force=True)
     assert not report.modified
     assert report.sites[0].code in (DeclineCode.NO_ROW_DIM, DeclineCode.FEW_ROWS, DeclineCode.BELOW_MIN_BYTES)
     assert [node.format_node() for node in gm.graph.nodes] == before
@@ -111,16 +111,16 @@ def test_what_has_too_few_rows_is_declined_and_untouched(shape: tuple[int, ...])
 
 def test_a_small_sort_is_declined_with_both_sizes() -> None:
     gm = capture_graph(lambda x: x.sort(), torch.randn(100, 10))
-    report = sortpass.rewrite(gm, row_chunk=3, min_bytes=12_001)
+    report = sortpass.rewrite(gm, row_chunk=3, min_bytes=12_001, force=True)
     assert report.sites[0].code is DeclineCode.BELOW_MIN_BYTES
     assert "12,000 bytes, below min_bytes=12,001" in report.sites[0].reason
     assert report.sites[0].rows == 100
-    assert sortpass.rewrite(gm, row_chunk=3, min_bytes=12_000).modified
+    assert sortpass.rewrite(gm, row_chunk=3, min_bytes=12_000, force=True).modified
 
 
 def test_unroll_declines_more_windows_than_max_unroll() -> None:
     gm = capture_graph(lambda x: x.sort(), torch.randn(100, 10))
-    report = sortpass.rewrite(gm, row_chunk=1, min_bytes=1, form="unroll", max_unroll=99)
+    report = sortpass.rewrite(gm, row_chunk=1, min_bytes=1, force=True, form="unroll", max_unroll=99)
     assert report.sites[0].code is DeclineCode.TOO_MANY_WINDOWS
     assert "needs 100 windows, more than max_unroll=99" in report.sites[0].reason
 
@@ -129,7 +129,7 @@ def test_a_graph_without_shapes_is_declined_with_what_to_do() -> None:
     gm = capture_graph(lambda x: x.sort(), torch.randn(100, 10))
     for node in gm.graph.nodes:
         node.meta.clear()
-    report = sortpass.rewrite(gm, min_bytes=1, row_chunk=1)
+    report = sortpass.rewrite(gm, min_bytes=1, force=True, row_chunk=1)
     assert report.sites[0].code is DeclineCode.NO_SHAPE
     assert "run FakeTensorProp first" in report.sites[0].reason
 

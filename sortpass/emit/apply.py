@@ -11,6 +11,7 @@ from sortpass.emit.loop import emit_loop
 from sortpass.emit.nodes import Applied, CannotBuild
 from sortpass.emit.unroll import emit_unroll
 from sortpass.graph_order import GraphOrder
+from sortpass.placement import last_needed, moved_behind
 from sortpass.plan import ChunkPlan
 from sortpass.region import Region
 from sortpass.report import Decline, DeclineCode
@@ -25,11 +26,14 @@ def apply_plan(gm: fx.GraphModule, plan: ChunkPlan, order: GraphOrder, mode: Fak
     """
     emit = emit_unroll if plan.form == "unroll" else emit_loop
     before = set(gm.graph.nodes)
-    point = _last_needed(plan.region, order)
+    point = last_needed(plan.region, order)
     with gm.graph.inserting_after(point):
         # inserting_after would reverse the order of what is inserted; a marker keeps it.
         marker = gm.graph.call_function(_marker)
-    _move_behind(marker, plan.region, order)
+    # What is left in front of the marker is what the new nodes may read. The members themselves are soon gone, so not
+    # even their sizes may be asked for.
+    for node in reversed(moved_behind(point, plan.region, order)):
+        marker.append(node)
     try:
         with gm.graph.inserting_before(marker):
             applied = emit(gm, plan, mode, marker)
@@ -47,22 +51,6 @@ def _marker() -> None:
     """Target of the temporary node that marks the insertion point."""
 
 
-def _last_needed(region: Region, order: GraphOrder) -> fx.Node:
-    """The node behind which the region can stand: all live-ins exist, and hold what the members saw in them."""
-    members = set(region.nodes)
-    live_ins = [dep for node in region.nodes for dep in node.all_input_nodes if dep not in members]
-    # A region may read nothing (a sort of a constant it makes itself); then it stands where its first node stood.
-    anchor = (
-        max(live_ins, key=order.position.__getitem__) if live_ins else order.nodes[order.position[region.nodes[0]] - 1]
-    )
-    last_placeholder = max(
-        (n for n in order.nodes if n.op == "placeholder"), key=order.position.__getitem__, default=anchor
-    )
-    # A live-in may have been written to after it was made: x.mul_(2); x.sort().
-    write = order.last_write_before(region.site.node)
-    return max(anchor, last_placeholder, write or anchor, key=order.position.__getitem__)
-
-
 def _remove_new(graph: fx.Graph, before: set[fx.Node]) -> None:
     for node in reversed(list(graph.nodes)):
         if node not in before:
@@ -72,22 +60,6 @@ def _remove_new(graph: fx.Graph, before: set[fx.Node]) -> None:
 def _restore(order: GraphOrder) -> None:
     for previous, node in zip(order.nodes, order.nodes[1:], strict=False):
         previous.append(node)
-
-
-def _move_behind(marker: fx.Node, region: Region, order: GraphOrder) -> None:
-    """Move the region, and what needs its results, behind the insertion point.
-
-    What is left in front of it is what the new nodes may read. The members themselves are soon gone, so not even their
-    sizes may be asked for.
-    """
-    moving = set(region.nodes).union(*(order.descendants(node) for node in region.nodes))
-    early = [node for node in order.nodes if node in moving and _stands_before(node, marker)]
-    for node in reversed(early):
-        marker.append(node)
-
-
-def _stands_before(node: fx.Node, other: fx.Node) -> bool:
-    return node < other
 
 
 def _swap(graph: fx.Graph, region: Region, replacements: Mapping[fx.Node, fx.Node]) -> None:

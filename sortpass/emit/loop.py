@@ -30,10 +30,12 @@ import torch.fx as fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sortpass.emit.nodes import Applied, NodeBuilder, copy_chunk
-from sortpass.plan import ChunkPlan, count_windows
+from sortpass.memory import WINDOW_PEAK
+from sortpass.plan import ChunkPlan
 from sortpass.region import Region
 from sortpass.rules import Call, value_of
 from sortpass.torch_compat import fill_values, size_nodes, tracing_items, while_loop_op
+from sortpass.windows import count_windows
 
 aten = torch.ops.aten
 
@@ -61,6 +63,7 @@ def emit_loop(gm: fx.GraphModule, plan: ChunkPlan, mode: FakeTensorMode, before:
     cond_attr = gm.graph.get_attr(_add_submodule(gm, "chunk_cond", cond))
     loop = gm.graph.call_function(while_loop_op, (cond_attr, body_attr, (*buffers, counter), tuple(extra)))
     loop.meta.update({k: v for k, v in region.site.node.meta.items() if k in ("stack_trace", "nn_module_stack")})
+    loop.meta[WINDOW_PEAK] = plan.prediction.window_of_known_size()
     loop.meta["val"] = tuple(node.meta["val"] for node in (*buffers, counter))
     results = {node: builder.call(operator.getitem, loop, i, origin=node) for i, node in enumerate(region.live_outs)}
     return Applied(results, ((body, anchor),))

@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 import torch.fx as fx
-from torch._subclasses.fake_tensor import FakeTensor
 
 from sortpass.rules.call import Call, same_size, value_of
+from sortpass.torch_compat import number_of
 
 aten = torch.ops.aten
 
@@ -137,7 +137,7 @@ def _is_never_zero(arg: Any) -> bool:
     elif isinstance(arg, fx.Node):
         arg = arg.args[1] if arg.target is aten.full.default else None
     if isinstance(arg, torch.Tensor):
-        return not isinstance(arg, FakeTensor) and arg.numel() == 1 and bool(arg != 0)
+        arg = number_of(arg)
     return arg is not None and arg != 0
 
 
