@@ -59,7 +59,7 @@ def _first_sort(order: GraphOrder) -> tuple[int, str]:
     for node in order.nodes:
         if node.target in (*SORT_OPS, *SECONDARY_OPS):
             call = Call(node)
-            return size_hint_maybe(call.shape("self")[call.dim("dim")]) or 1, device_type(call.out)
+            return size_hint_maybe(call.size_along("dim")) or 1, device_type(call.out)
     return 1, "cpu"
 
 

@@ -14,7 +14,7 @@ import torch
 import torch.fx as fx
 
 from sortpass.devices import device_type
-from sortpass.rules import Call, value_of
+from sortpass.rules import Call, same_size, value_of
 from sortpass.sizes import ZERO, as_expr
 from sortpass.torch_compat import promoted_dtype
 
@@ -96,7 +96,7 @@ def sort_scratch(device: str, key_bytes: int, row_length: Any, rows: int, numel:
 
 def _sort(call: Call, size_of: SizeOf, rows: int) -> sympy.Expr:
     keys = value_of(call["self"])
-    length = keys.shape[call.dim("dim")] if keys.ndim else 1
+    length = call.size_along("dim")
     numel = size_of(call["self"]) / keys.element_size()
     return sort_scratch(device_type(keys), keys.element_size(), as_expr(length), rows, numel)
 
@@ -122,7 +122,7 @@ def _half_index(call: Call, size_of: SizeOf, rows: int) -> sympy.Expr:
 def _strided_softmax(call: Call, size_of: SizeOf, rows: int) -> sympy.Expr:
     """Along another dim than the last one, CPU kernels keep a copy."""
     value = value_of(call["self"])
-    is_last = value.ndim == 0 or value.stride()[call.dim("dim")] == 1
+    is_last = value.ndim == 0 or same_size(value.stride()[call.dim("dim")], 1)
     return ZERO if is_last or device_type(value) != "cpu" else size_of(call["self"])
 
 

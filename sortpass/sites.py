@@ -78,8 +78,7 @@ class SortSite:
 
     @property
     def row_length(self) -> int | torch.SymInt:
-        call = Call(self.node)
-        return call.shape("self")[call.dim("dim")]
+        return Call(self.node).size_along("dim")
 
 
 def find_anchors(graph: fx.Graph) -> tuple[list[fx.Node], list[fx.Node]]:

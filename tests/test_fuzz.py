@@ -123,6 +123,16 @@ def test_no_size_is_read_off_a_node_that_goes_away() -> None:
     assert check_traced(case, Options(trace="symbolic")).region_ops
 
 
+def test_a_topk_of_a_number_beside_a_sort_is_looked_at_too() -> None:
+    def program(a: Any, b: Any) -> list[Any]:
+        return [*b.topk(1, -1), *a.sort(-1)]
+
+    def inputs(rows: int) -> list[Any]:
+        return [torch.randn(rows, 5), torch.tensor(0.5)]
+
+    assert check_traced(Functions(inputs, program, rows=5, other_rows=6), Options()).region_ops
+
+
 def test_a_decline_after_the_first_new_node_leaves_the_order_as_it_was() -> None:
     def program(a: Any) -> list[Any]:
         values = a.sort(-1)[0]

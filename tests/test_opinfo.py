@@ -25,6 +25,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 import sortpass
 from sortpass.rules import Flow, exactness_of, find_rule_maybe, registered_rules
+from sortpass.scratch import scratch_of
+from sortpass.sizes import bytes_of
 
 aten = torch.ops.aten
 
@@ -99,6 +101,7 @@ class CheckCalls(TorchDispatchMode):
             return
         self.seen.add(key)
         node = fake_call(func, args, out)
+        assert scratch_of(node, lambda arg: bytes_of(arg.meta["val"]), rows=2) >= 0
         for dim, size in enumerate(tree_leaves(out)[0].shape):
             flow = answer(node, dim)
             if not isinstance(flow, Flow) or size < 2:

@@ -48,6 +48,10 @@ class Call:
         """A dim argument, wrapped to be non-negative."""
         return wrap_dim(self.args[name], self.ndim(of))
 
+    def size_along(self, name: str, of: str = "self") -> Any:
+        """Size of a tensor along the dim an argument names; 1 where the tensor is a scalar, which has none."""
+        return self.shape(of)[self.dim(name, of)] if self.ndim(of) else 1
+
     def dims(self, name: str, of: str = "self") -> tuple[int, ...] | None:
         """A dim or list of dims, wrapped; None when it means all dims."""
         value = self.args[name]
