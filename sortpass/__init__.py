@@ -17,9 +17,11 @@ done and why.
 
 from sortpass.backend import chunked_sort
 from sortpass.chunk_pass import ChunkedSortPass, rewrite
+from sortpass.compare import Comparison, compare
 from sortpass.config import ChunkConfig
 from sortpass.errors import ConfigError, EstimateError, InternalError, NothingRewritten, SortPassError
 from sortpass.estimate import Estimate, estimate
+from sortpass.explain import Explanation, explain
 from sortpass.probe import probe_exactness, probe_sort
 from sortpass.report import Decline, DeclineCode, PassReport, SiteReport, capture_reports
 from sortpass.rules import Blocked, Exactness, Flow, register_rule
@@ -30,12 +32,14 @@ __all__ = [
     "Blocked",
     "ChunkConfig",
     "ChunkedSortPass",
+    "Comparison",
     "ConfigError",
     "Decline",
     "DeclineCode",
     "Estimate",
     "EstimateError",
     "Exactness",
+    "Explanation",
     "Flow",
     "InternalError",
     "NothingRewritten",
@@ -44,7 +48,9 @@ __all__ = [
     "SortPassError",
     "capture_reports",
     "chunked_sort",
+    "compare",
     "estimate",
+    "explain",
     "probe_exactness",
     "probe_sort",
     "register_rule",

@@ -1,4 +1,4 @@
-"""The commands: ``python -m sortpass demo`` and ``python -m sortpass bench``."""
+"""The commands ``sortpass demo``, ``explain``, ``compare``, ``bench``, ``doctor``; also as ``python -m sortpass``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sortpass import console
+from sortpass.inspect_commands import add_target, run_compare, run_doctor, run_explain
 from sortpass.measure import check_meter
 from sortpass.samplers import SAMPLERS
 
@@ -34,14 +35,29 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m sortpass", description="Bound the peak memory of sorting logits.")
-    commands = parser.add_subparsers(required=True, metavar="{demo,bench}")
+    commands = parser.add_subparsers(required=True, metavar="{demo,explain,compare,bench,doctor}")
     _add_demo(
         commands.add_parser("demo", formatter_class=_Formatter, help="compare one sampling step, whole and chunked")
     )
     _add_bench(
         commands.add_parser("bench", formatter_class=_Formatter, help="measure peak memory and time of a sampler")
     )
+    _add_inspection(commands)
     return parser
+
+
+def _add_inspection(commands: Any) -> None:
+    """``explain``, ``compare`` and ``doctor``."""
+    explain = commands.add_parser("explain", formatter_class=_Formatter, help="what the pass would do to your function")
+    add_target(explain)
+    explain.add_argument("--json", type=Path, metavar="FILE", help="also write reports and diff there")
+    explain.set_defaults(command=run_explain)
+    compare = commands.add_parser("compare", formatter_class=_Formatter, help="run your function whole and chunked")
+    add_target(compare)
+    compare.add_argument("--rounds", type=positive_int, default=5, help="timed runs of each")
+    compare.set_defaults(command=run_compare)
+    doctor = commands.add_parser("doctor", help="check that everything sortpass needs is here")
+    doctor.set_defaults(command=run_doctor)
 
 
 def _add_demo(demo: argparse.ArgumentParser) -> None:

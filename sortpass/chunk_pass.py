@@ -20,6 +20,7 @@ from sortpass.cache import cache_id
 from sortpass.config import ChunkConfig
 from sortpass.describe import report_decline, report_plans, report_rewrite
 from sortpass.errors import NothingRewritten
+from sortpass.observe import readable_if_recorded, record
 from sortpass.plan import ChunkPlan
 from sortpass.report import Decline, DeclineCode, PassReport, SiteReport, is_capturing, publish
 from sortpass.sites import GraphKind, find_anchors
@@ -79,14 +80,18 @@ class ChunkedSortPass(CustomGraphPass):
         run_pass(graph.owning_module, self.config)
 
     def uuid(self) -> str | None:
-        """The cache id; None (no caching) while reports are captured, since a cache hit would have no report."""
-        return None if is_capturing() else cache_id(self.config)
+        """The cache id; None (no caching) while reports are captured or dumped: a cache hit would have none."""
+        return None if is_capturing() or self.config.dump_dir is not None else cache_id(self.config)
 
 
 def run_pass(gm: fx.GraphModule, config: ChunkConfig, kind: GraphKind = GraphKind.COMPILED) -> PassReport:
-    """Rewrite one graph, publish and log its report, and apply ``on_miss``."""
+    """Rewrite one graph, publish, log and record its report, and apply ``on_miss``."""
+    before = readable_if_recorded(gm, config)
     report = rewrite_graph(gm, config, kind)
     log.info("%s", report)
+    for site in report.sites:
+        log.debug("%s at %s: %s; outside: %s", site.node, site.source or "?", site.reason, site.boundary or "nothing")
+    record(before, gm, report, config)
     publish(report)
     if not report.modified:
         _apply_on_miss(gm, report, config)

@@ -72,6 +72,10 @@ class ChunkConfig:
     blame; under ``inner="inductor"`` that is every softmax and sum. ``"any"`` rewrites it, and
     :attr:`SiteReport.exactness` says what is promised."""
 
+    dump_dir: str | None = None
+    """Folder. Each graph's text before and after, their diff and the report are written there, with a README that names
+    the files."""
+
     on_miss: str = "ignore"
     """What to do when a forward or inference graph has no sort that was rewritten: ``"ignore"``, ``"warn"`` or
     ``"raise"`` (:class:`~sortpass.errors.NothingRewritten`)."""
@@ -85,6 +89,10 @@ class ChunkConfig:
             raise ConfigError(f"option 'force' is {self.force!r} ({type(self.force).__name__}); expected True or False")
         for name, choices in (("scope", SCOPES), ("form", FORMS), ("exactness", EXACTNESS), ("on_miss", ON_MISS)):
             _check_choice(name, getattr(self, name), choices)
+        if not isinstance(self.dump_dir, (str, type(None))):
+            raise ConfigError(
+                f"option 'dump_dir' is {self.dump_dir!r} ({type(self.dump_dir).__name__}); expected a path"
+            )
         if not (isinstance(self.inner, str) and self.inner) and not callable(self.inner):
             raise ConfigError(
                 f"option 'inner' is {self.inner!r} ({type(self.inner).__name__}); expected the name of a "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 import torch.fx as fx
@@ -10,7 +12,7 @@ import torch.fx as fx
 from sortpass.config import format_bytes
 from sortpass.plan import ChunkPlan
 from sortpass.report import Decline, PassReport, SiteReport, op_name
-from sortpass.sites import num_rows_maybe
+from sortpass.sites import keys_text, num_rows_maybe
 from sortpass.sizes import text_of
 
 
@@ -21,6 +23,8 @@ def report_decline(anchor: fx.Node, decline: Decline) -> SiteReport:
         status="declined",
         code=decline.code,
         reason=f"declined: {decline.detail}",
+        source=source_line(anchor),
+        shape=keys_text(anchor),
         rows=_plain(rows) if (rows := num_rows_maybe(anchor)) is not None else None,
     )
 
@@ -37,6 +41,8 @@ def report_rewrite(plan: ChunkPlan, sorts: list[fx.Node], anchor: fx.Node) -> di
             status="rewritten",
             code=None,
             reason=_reason(plan, whole, chunked),
+            source=source_line(node),
+            shape=region.site.keys,
             rows=_plain(region.site.rows),
             row_chunk=plan.window_rows,
             rows_why=plan.rows.why,
@@ -52,6 +58,15 @@ def report_rewrite(plan: ChunkPlan, sorts: list[fx.Node], anchor: fx.Node) -> di
         )
         for node in (anchor, *(sort for sort in sorts if sort in members))
     }
+
+
+def source_line(node: fx.Node) -> str:
+    """The innermost line of the user's code behind a node, from the stack trace Dynamo keeps; empty without one."""
+    frames = re.findall(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]*)', node.meta.get("stack_trace") or "")
+    if not frames:
+        return ""
+    path, number, code = frames[-1]
+    return f"{Path(path).name}:{number}: {code.strip()}"
 
 
 def _reason(plan: ChunkPlan, whole: int, chunked: int) -> str:

@@ -6,21 +6,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import torch
-import torch.fx as fx
-from functorch.compile import make_boxed_func
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._pytree import tree_map_only
-
-from sortpass.backend import aot_graphs
-from sortpass.chunk_pass import rewrite_graph
 from sortpass.config import ChunkConfig, format_bytes
-from sortpass.devices import as_if_on
-from sortpass.errors import EstimateError
-from sortpass.fallback import same_graph
-from sortpass.measure import own_code
-from sortpass.memory import graph_peak
 from sortpass.report import PassReport
+from sortpass.trace import trace_graphs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,44 +59,9 @@ def estimate(fn: Callable[..., Any], *args: Any, device: str | None = None, **op
         >>> estimate(top_p, torch.empty(8192, 128256, device="meta"), inner="aot_eager").peak_bytes_whole / 2**30
         15.65...
     """
-    config = ChunkConfig.from_options(options)
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    peaks: list[tuple[int, int]] = []
-    reports: list[PassReport] = []
-
-    def look_at(gm: fx.GraphModule, example_inputs: Any) -> Callable[..., Any]:
-        spare = same_graph(gm)
-        with as_if_on(device):
-            whole = graph_peak(gm, config.inner)
-            report = rewrite_graph(spare, config)
-        reports.append(report)
-        peaks.append((whole, whole if report.peak_bytes_chunked is None else report.peak_bytes_chunked))
-        return make_boxed_func(gm.forward)
-
-    def call(*tensors: Any) -> Any:
-        return fn(*tensors)
-
-    with mode:
-        fakes = tree_map_only(torch.Tensor, lambda tensor: _fake(tensor, mode), args)
-        compiled = torch.compile(own_code(call), backend=aot_graphs(look_at, config.inner), dynamic=False)
-        try:
-            compiled(*fakes)
-        except torch._dynamo.exc.TorchDynamoException as error:
-            raise EstimateError(f"{_name(fn)} does not trace: {error}") from error
-        except Exception as error:
-            raise EstimateError(f"{_name(fn)} cannot be followed without running it: {error}") from error
-    whole, chunked = (max(side, default=0) for side in zip(*peaks, strict=True)) if peaks else (0, 0)
-    return Estimate(whole, chunked, tuple(reports))
-
-
-def _fake(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
-    if isinstance(tensor, FakeTensor) and tensor.fake_mode is mode:
-        return tensor
-    device = "cpu" if tensor.device.type == "meta" else tensor.device
-    return torch.empty_strided(
-        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device, requires_grad=tensor.requires_grad
+    graphs = trace_graphs(fn, args, ChunkConfig.from_options(options), device).graphs
+    return Estimate(
+        peak_bytes_whole=max((graph.peak_bytes_whole for graph in graphs), default=0),
+        peak_bytes_chunked=max((graph.peak_bytes_chunked for graph in graphs), default=0),
+        reports=tuple(graph.report for graph in graphs),
     )
-
-
-def _name(fn: Any) -> str:
-    return getattr(fn, "__name__", type(fn).__name__)

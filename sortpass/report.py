@@ -48,6 +48,8 @@ class SiteReport:
         status: ``"rewritten"`` or ``"declined"``.
         code: why it was declined; None where it was rewritten.
         reason: one sentence: why it was declined, or what was done.
+        source: the user's line that made it, ``"file.py:12: values, index = x.sort()"``; empty where not known.
+        shape: what is sorted, ``"float32[512, 128256]"``; empty where not known.
         rows: sorted sequences; an int, or the expression of a dynamic size as text.
         row_chunk: the most rows a window holds; None where declined.
         rows_why: what decided that: an option and its value; None where declined.
@@ -71,6 +73,8 @@ class SiteReport:
     status: str
     code: DeclineCode | None
     reason: str
+    source: str = ""
+    shape: str = ""
     rows: int | str | None = None
     row_chunk: int | None = None
     rows_why: str | None = None

@@ -58,6 +58,7 @@ class SortSite:
         rows_per_step: sorted sequences at one position of ``row_dim`` (the other batch dims multiplied).
         by_bound: sizes are judged by the largest they can be, and no guard is added on them.
         already_cut: the dims that the windows around it are cut along.
+        keys: what is sorted, as text: ``"float32[512, 128256]"``.
     """
 
     node: fx.Node
@@ -66,6 +67,7 @@ class SortSite:
     rows_per_step: int | torch.SymInt
     by_bound: bool = False
     already_cut: frozenset[int] = frozenset()
+    keys: str = ""
 
     @property
     def is_last_dim(self) -> bool:
@@ -88,6 +90,12 @@ def find_anchors(graph: fx.Graph) -> tuple[list[fx.Node], list[fx.Node]]:
         [node for node in calls if node.target in SORT_OPS],
         [node for node in calls if node.target in SECONDARY_OPS],
     )
+
+
+def keys_text(node: fx.Node) -> str:
+    """Dtype and shape of what an anchor sorts; empty where it has no shape."""
+    keys = value_of(Call(node)["self"])
+    return f"{str(keys.dtype).removeprefix('torch.')}{list(keys.shape)}" if isinstance(keys, torch.Tensor) else ""
 
 
 def num_rows_maybe(node: fx.Node) -> int | torch.SymInt | None:
@@ -123,7 +131,7 @@ def measure_site(
     for dim in batch_dims:
         if dim != row_dim:
             rows_per_step = rows_per_step * keys.shape[dim]
-    site = SortSite(node, row_dim, keys.shape[row_dim], rows_per_step, by_bound, already_cut)
+    site = SortSite(node, row_dim, keys.shape[row_dim], rows_per_step, by_bound, already_cut, keys_text(node))
     is_static = all(isinstance(size, int) for size in keys.shape)
     # With dynamic sizes the question is a guard, and waits for the number of rows in a window.
     return (decline_small(site, config.row_chunk or 1, config) if is_static else None) or site

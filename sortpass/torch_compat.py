@@ -123,6 +123,24 @@ def in_forward_ad() -> bool:
     return torch.autograd.forward_ad._current_level >= 0
 
 
+def graph_break_reasons() -> list[str]:
+    """The first line of each graph break Dynamo has met. (``torch._dynamo.utils.graph_break_reasons``.)"""
+    reasons = torch._dynamo.utils.graph_break_reasons
+    return [str(reason.reason).strip().split("\n")[0] for reason in reasons if reason.graph_break]
+
+
+def is_tracing_structured() -> bool:
+    """Whether torch writes a structured trace (``TORCH_TRACE=dir``)."""
+    return bool(torch._logging._internal.trace_log.handlers)
+
+
+def trace_artifact(name: str, text: str) -> None:
+    """Add a text to the structured trace; ``tlparse`` lists it under the compile it belongs to."""
+    torch._logging.trace_structured(
+        "artifact", metadata_fn=lambda: {"name": name, "encoding": "string"}, payload_fn=lambda: text
+    )
+
+
 def may_guard(*sizes: int | torch.SymInt) -> bool:
     """Whether a guard may be added on these sizes.
 

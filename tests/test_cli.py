@@ -97,7 +97,7 @@ def test_bench_fails_where_a_bound_is_broken(monkeypatch: pytest.MonkeyPatch, no
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ([], "required: {demo,bench}"),
+        ([], "required: {demo,explain,compare,bench,doctor}"),
         (["demo", "--rows", "0"], "0 is less than 1"),
         (["demo", "--row-chunk", "many"], "invalid positive_int value: 'many'"),
         (["bench", "--inner", "inducto"], "'inducto' is no registered backend; choices are: "),
@@ -153,3 +153,88 @@ def test_top_k_top_p_keeps_the_most_likely_of_each_row() -> None:
         before = top.values.softmax(-1).cumsum(-1) - top.values.softmax(-1)
         expected = top.indices[before < p[row]].sort().values
         assert torch.equal(result[row].isfinite().nonzero().squeeze(1), expected)
+
+
+SAMPLE = """
+import torch
+
+def step(logits):
+    return logits.sort(-1)[0].softmax(-1).cumsum(-1).lt(0.5).sum(-1)
+
+def by_value(logits):
+    return step(logits) if logits.sum() > 0 else logits
+"""
+
+
+@pytest.fixture
+def sample(tmp_path: Path) -> str:
+    (tmp_path / "sample.py").write_text(SAMPLE)
+    return str(tmp_path / "sample.py")
+
+
+def test_explain_takes_a_function_of_a_file_and_a_shape(
+    sample: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], no_rich: None
+) -> None:
+    target = f"{sample}:step"
+    assert (
+        main(["explain", target, "--shape", "8192x128256", "--dtype", "bf16", "--json", str(tmp_path / "e.json")]) == 0
+    )
+    out = capsys.readouterr().out
+    assert re.search(r"graph 0: sort +sample.py:5 +bfloat16\[8192, 128256\] +loop, \d+ windows", out)
+    assert json.loads((tmp_path / "e.json").read_text())["graphs"][0]["modified"]
+    assert main(["explain", target, "--device", "cuda"]) == 0
+    assert "windows of 256 rows" in capsys.readouterr().out
+
+
+def test_compare_takes_a_function_of_a_module_and_proves_it(capsys: pytest.CaptureFixture[str], no_rich: None) -> None:
+    target = "sortpass.samplers:top_p"
+    options = ["--shape", "64x4000", "--inner", "aot_eager", "--row-chunk", "8", "--min-bytes", "1", "--rounds", "1"]
+    assert main(["compare", target, *options]) == 0
+    out = capsys.readouterr().out
+    assert "equal: results" in out
+    assert "predicted peak" in out
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("sortpass.samplers", "is not module:function or file.py:function"),
+        ("sortpass.samplers:topp", "has no function 'topp'; it has"),
+        ("no_such_module:f", "cannot import no_such_module"),
+        ("no_such_file.py:f", "no such file"),
+    ],
+)
+def test_a_target_that_is_not_there_is_named(target: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["explain", target])
+    assert stopped.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+def test_what_cannot_be_followed_or_asked_for_is_said_in_one_line(
+    sample: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", f"{sample}:by_value"]) == 2
+    assert "by_value cannot be followed without running it" in capsys.readouterr().out
+    assert main(["explain", f"{sample}:step", "--memory-budget", "lots"]) == 2
+    assert "option 'memory_budget' is 'lots'" in capsys.readouterr().out
+
+
+def test_doctor_finds_everything_here(capsys: pytest.CaptureFixture[str], no_rich: None) -> None:
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("pass") >= 6
+    assert "FAIL" not in out
+
+
+def test_doctor_says_what_to_do_about_what_is_missing(
+    capsys: pytest.CaptureFixture[str], no_rich: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> str:
+        raise RuntimeError("no compiler at all")
+
+    monkeypatch.setattr("torch._inductor.cpp_builder.get_cpp_compiler", broken)
+    assert main(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert re.search(r"C\+\+ compiler +FAIL +no compiler at all", out)
+    assert "C++ compiler: install g++" in out

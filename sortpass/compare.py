@@ -1,0 +1,166 @@
+"""Run a function whole and chunked under the same inner compiler, and see on it: equality, peak memory, time."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from sortpass.config import ChunkConfig, format_bytes
+from sortpass.console import Table, plain, say, show
+from sortpass.measure import interleaved_times, median_ratio, own_code, peak_bytes, timed
+from sortpass.report import PassReport, capture_reports
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """What two runs gave; ``str()`` of it is the table as plain text.
+
+    Attributes:
+        differences: what a caller could tell the runs apart by; empty where nothing.
+        largest_difference: between floats of the results, 0.0 where they have the same bits.
+        peak_bytes: measured above the inputs, whole and chunked.
+        predicted_bytes: what the pass predicted for both; None where it rewrote nothing.
+        seconds: median time of a call, whole and chunked.
+        time_ratio: median over the rounds of chunked relative to whole.
+        compile_seconds: of the first call, whole and chunked, less a later one.
+        reports: what the pass did, one per graph.
+    """
+
+    differences: tuple[str, ...]
+    largest_difference: float
+    peak_bytes: tuple[int, int]
+    predicted_bytes: tuple[int, int] | None
+    seconds: tuple[float, float]
+    time_ratio: float
+    compile_seconds: tuple[float, float]
+    reports: tuple[PassReport, ...]
+
+    @property
+    def equal(self) -> bool:
+        """Whether results, writes into the arguments and the random state are bit-equal, strides included."""
+        return not self.differences
+
+    @property
+    def table(self) -> Table:
+        """Whole and chunked side by side."""
+        whole, chunked = self.peak_bytes
+        rows = [
+            ("peak above inputs", format_bytes(whole), format_bytes(chunked), f"{chunked / max(whole, 1):.2f}"),
+            ("time", *(f"{value:.4f} s" for value in self.seconds), f"{self.time_ratio:.2f}"),
+            ("compile time", *(f"{value:.1f} s" for value in self.compile_seconds), ""),
+        ]
+        if self.predicted_bytes is not None:
+            pairs = zip(self.predicted_bytes, self.peak_bytes, strict=True)
+            texts = [f"{format_bytes(guess)} ({guess / max(real, 1) - 1:+.1%})" for guess, real in pairs]
+            rows.insert(1, ("predicted peak", *texts, ""))
+        return Table("Whole and chunked", ("", "whole", "chunked", "ratio"), rows)
+
+    def notes(self) -> list[str]:
+        """Equality, and what the pass did."""
+        verdict = "equal: results, strides, writes into arguments, random state"
+        return [*(self.differences or (verdict,)), *map(str, self.reports)]
+
+    def __str__(self) -> str:
+        return "\n".join([plain(self.table), *self.notes()])
+
+
+def compare(fn: Callable[..., Any], *args: Any, rounds: int = 5, **options: Any) -> Comparison:
+    """Compile ``fn`` with and without the pass, run both on copies of ``args``, show and return what differs.
+
+    Args:
+        fn: the function.
+        args: its arguments, on the device to measure (CPU or CUDA).
+        rounds: timed runs of each variant, in turn.
+        options: see :class:`sortpass.ChunkConfig`.
+
+    Returns:
+        Equality, measured and predicted peaks, times, and the reports.
+
+    Raises:
+        ConfigError: an option is wrong.
+
+    Example:
+        >>> compare(top_p, torch.randn(512, 128256), memory_budget="64MiB").equal
+        True
+    """
+    config = ChunkConfig.from_options(options)
+    with torch.random.fork_rng():
+        comparison = _compare(fn, args, rounds, config, options)
+    show(comparison.table)
+    for line in comparison.notes():
+        say(line)
+    return comparison
+
+
+def _compare(
+    fn: Callable[..., Any], args: tuple[Any, ...], rounds: int, config: ChunkConfig, options: dict[str, Any]
+) -> Comparison:
+    device = next((leaf.device.type for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)), "cpu")
+
+    def call(*tensors: Any) -> Any:
+        return fn(*tensors)
+
+    variants = {
+        "whole": torch.compile(own_code(call), backend=config.inner, dynamic=False),
+        "chunked": torch.compile(own_code(call), backend="chunked_sort", options=options, dynamic=False),
+    }
+    first: dict[str, float] = {}
+    seen: dict[str, list[Any]] = {}
+    with capture_reports() as reports:
+        for name, variant in variants.items():
+            first[name] = timed(lambda: seen.update({name: _observe(variant, args)}), device)
+    # Each run gets its own copy, made beforehand, since a sampler may write into its logits.
+    spare = {name: copy.deepcopy(args) for name in variants}
+    runs = {name: (lambda name=name: variants[name](*spare[name])) for name in variants}
+    peaks = tuple(peak_bytes(runs[name], device) for name in variants)
+    seconds = interleaved_times(runs, rounds=rounds, device=device)
+    whole, chunked = (statistics.median(seconds[name]) for name in variants)
+    report = next((report for report in reports if report.modified), None)
+    return Comparison(
+        differences=tuple(_differences(seen["whole"], seen["chunked"])),
+        largest_difference=max(map(_distance, seen["whole"], seen["chunked"]), default=0.0),
+        peak_bytes=(peaks[0], peaks[1]),
+        predicted_bytes=None if report is None else (report.peak_bytes_whole or 0, report.peak_bytes_chunked or 0),
+        seconds=(whole, chunked),
+        time_ratio=median_ratio(seconds["chunked"], seconds["whole"]),
+        compile_seconds=(max(0.0, first["whole"] - whole), max(0.0, first["chunked"] - chunked)),
+        reports=tuple(reports),
+    )
+
+
+def _observe(variant: Callable[..., Any], args: tuple[Any, ...]) -> list[Any]:
+    """Results, arguments afterwards and the state of the generator, from a fixed seed."""
+    mine = copy.deepcopy(args)
+    torch.manual_seed(0)
+    results = variant(*mine)
+    return [*tree_leaves(results), *tree_leaves(mine), torch.get_rng_state()]
+
+
+def _differences(whole: list[Any], chunked: list[Any]) -> list[str]:
+    if len(whole) != len(chunked):
+        return [f"{len(whole)} values whole, {len(chunked)} chunked"]
+    found = []
+    for position, (a, b) in enumerate(zip(whole, chunked, strict=True)):
+        if not isinstance(a, torch.Tensor):
+            continue
+        layout = [(str(t.dtype), tuple(t.shape), t.stride()) for t in (a, b)]
+        if layout[0] != layout[1]:
+            found.append(f"value {position}: {layout[0]} whole, {layout[1]} chunked")
+        elif _distance(a, b) > 0:
+            count = int((a != b).logical_and(~(a.isnan() & b.isnan())).sum())
+            found.append(f"value {position}: {count} of {a.numel()} elements differ, by {_distance(a, b):.3g} at most")
+    return found
+
+
+def _distance(a: Any, b: Any) -> float:
+    """The largest difference of two tensors' elements; elements that are equal, infinite or both NaN have none."""
+    if not isinstance(a, torch.Tensor) or a.shape != b.shape or not a.numel():
+        return 0.0
+    apart = torch.where((a == b) | (a.isnan() & b.isnan()), 0.0, (a.double() - b.double()).abs())
+    return float(apart.nan_to_num(nan=float("inf")).max())
