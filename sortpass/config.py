@@ -34,7 +34,7 @@ class ChunkConfig:
 
     memory_budget: int | float | str | None = None
     """What one chunk may hold above inputs and outputs: ``"512MiB"``, a number of bytes, or a fraction below 1 of the
-    device's free memory when the graph is compiled. None: 128 MiB on CPU, 1 GiB elsewhere. Of the row counts that fit,
+    device's free memory when the graph is compiled. None: 64 MiB on CPU, 1 GiB elsewhere. Of the row counts that fit,
     a good one for the device is chosen; a budget below one row's need gives one row and a warning."""
 
     row_chunk: int | None = None

@@ -92,7 +92,12 @@ def fused_events(
         event = Event(node, makes, reads, Peak() if is_own else scratch_of(node), is_own)
         if merges and is_own and (before := _kernel_to_join(events)) is not None:
             events.remove(before)
-            event = dataclasses.replace(event, makes={**before.makes, **makes}, reads=before.reads | reads)
+            event = dataclasses.replace(
+                event,
+                makes={**before.makes, **makes},
+                reads=before.reads | reads,
+                earlier=before.earlier | {before.node},
+            )
         events.append(event)
     return events
 

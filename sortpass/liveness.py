@@ -26,12 +26,13 @@ class Event:
     """One kernel, or one loop.
 
     Attributes:
-        node: what runs; several nodes of a fused kernel are the last of them.
+        node: what runs; of several nodes of a fused kernel, the last.
         makes: storages it allocates, with their bytes.
         reads: storages it reads.
         scratch: bytes it takes and gives back.
         is_own: it is a kernel that the inner compiler wrote, which can write an output over an input that nobody reads
             later, if another such kernel made it.
+        earlier: the other stored nodes of a fused kernel.
     """
 
     node: fx.Node
@@ -39,6 +40,11 @@ class Event:
     reads: frozenset[Storage]
     scratch: Peak = Peak()
     is_own: bool = False
+    earlier: frozenset[fx.Node] = frozenset()
+
+    def runs_any(self, nodes: Collection[fx.Node]) -> bool:
+        """Whether one of some nodes is computed here."""
+        return self.node in nodes or any(node in nodes for node in self.earlier)
 
 
 @dataclasses.dataclass(frozen=True)

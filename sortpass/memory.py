@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import sympy
@@ -121,13 +121,12 @@ class GraphMemory:
         first = [node for node in self.order.nodes[:behind] if node not in early]
         rest = [node for node in (*early, *self.order.nodes[behind:]) if node in outside]
         steps: list[fx.Node | Event] = [*first, Event(anchor, makes, reads, scratch), *rest]
-        # Inductor's wrapper holds what a loop returned until the call ends.
         return self._span(
             steps,
             storages,
             rows,
             {anchor},
-            held=makes if self.fuses else (),
+            held=makes,
             needs_memory=lambda user: user in self.members or reads_memory(user),
         )
 
@@ -140,13 +139,18 @@ class GraphMemory:
         storages: Storages,
         rows: int,
         local: Collection[fx.Node],
-        held: Iterable[Storage] = (),
+        held: Collection[Storage] = (),
         needs_memory: Callable[[fx.Node], bool] = reads_memory,
     ) -> Span:
         output = next(node for node in self.order.nodes if node.op == "output")
+        kept = set(storages.read_by(output))
+        if self.fuses:
+            # Inductor's wrapper holds what a loop returned until the call ends.
+            loops = [node for node in steps if isinstance(node, fx.Node) and node.target is while_loop_op]
+            kept.update(held, *(storages[node] for node in loops))
         events = self._events(steps, storages, ROWS, rows, needs_memory)
-        moments = run_events(events, {*storages.read_by(output), *held})
-        return Span(peak_of(m for m in moments if m.event.node in local), peak_of(moments))
+        moments = run_events(events, kept)
+        return Span(peak_of(m for m in moments if m.event.runs_any(local)), peak_of(moments))
 
     def _events(
         self,
