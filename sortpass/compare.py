@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from sortpass.config import ChunkConfig, format_bytes
 from sortpass.console import Table, plain, say, show
-from sortpass.measure import interleaved_times, median_ratio, own_code, peak_bytes, timed
+from sortpass.measure import interleaved_times, median_ratio, own_callable, peak_bytes, timed
 from sortpass.report import PassReport, capture_reports
 
 
@@ -103,12 +103,9 @@ def _compare(
 ) -> Comparison:
     device = next((leaf.device.type for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)), "cpu")
 
-    def call(*tensors: Any) -> Any:
-        return fn(*tensors)
-
     variants = {
-        "whole": torch.compile(own_code(call), backend=config.inner, dynamic=False),
-        "chunked": torch.compile(own_code(call), backend="chunked_sort", options=options, dynamic=False),
+        "whole": torch.compile(own_callable(fn), backend=config.inner, dynamic=False),
+        "chunked": torch.compile(own_callable(fn), backend="chunked_sort", options=options, dynamic=False),
     }
     first: dict[str, float] = {}
     seen: dict[str, list[Any]] = {}

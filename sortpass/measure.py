@@ -40,6 +40,17 @@ def own_code(fn: Callable[..., Any]) -> Callable[..., Any]:
     return copy
 
 
+def own_callable(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for any callable of positional arguments: a module, a bound method, a builtin."""
+    if isinstance(fn, types.FunctionType):
+        return own_code(fn)
+
+    def call(*args: Any) -> Any:
+        return fn(*args)
+
+    return own_code(call)
+
+
 def peak_bytes(run: Callable[[], Any], device: str = "cpu") -> int:
     """The most bytes allocated at once during ``run()``, above what was allocated before it.
 

@@ -21,6 +21,7 @@ from torch._prims_common import (
     ELEMENTWISE_TYPE_PROMOTION_KIND,
     compute_elementwise_output_logical_to_physical_perm,
     elementwise_dtypes,
+    is_contiguous_or_false,
     is_non_overlapping_and_dense_or_false,
 )
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
@@ -197,6 +198,11 @@ def promoted_dtype(numbers: Sequence[Any]) -> torch.dtype:
 def is_dense(tensor: torch.Tensor) -> bool:
     """Whether the tensor fills its memory without holes or overlap, in any order of dims."""
     return bool(is_non_overlapping_and_dense_or_false(tensor))
+
+
+def is_contiguous(tensor: torch.Tensor) -> bool:
+    """Whether the tensor is known to lie in memory row by row, without adding a guard."""
+    return bool(is_contiguous_or_false(tensor))
 
 
 def physical_order(tensor: torch.Tensor) -> list[int]:

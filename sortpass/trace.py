@@ -18,7 +18,7 @@ from sortpass.config import ChunkConfig
 from sortpass.devices import as_if_on
 from sortpass.errors import EstimateError
 from sortpass.fallback import same_graph
-from sortpass.measure import own_code
+from sortpass.measure import own_callable
 from sortpass.memory import graph_peak
 from sortpass.report import PassReport
 from sortpass.torch_compat import graph_break_reasons
@@ -69,14 +69,11 @@ def trace_graphs(fn: Callable[..., Any], args: tuple[Any, ...], config: ChunkCon
         graphs.append(TracedGraph(same_graph(gm), after, report, whole, chunked))
         return make_boxed_func(gm.forward)
 
-    def call(*tensors: Any) -> Any:
-        return fn(*tensors)
-
     name = getattr(fn, "__name__", type(fn).__name__)
     reasons_before = len(graph_break_reasons())
     with mode:
         fakes = tree_map_only(torch.Tensor, lambda tensor: _fake(tensor, mode), args)
-        compiled = torch.compile(own_code(call), backend=aot_graphs(look_at, config.inner), dynamic=False)
+        compiled = torch.compile(own_callable(fn), backend=aot_graphs(look_at, config.inner), dynamic=False)
         try:
             compiled(*fakes)
         except torch._dynamo.exc.TorchDynamoException as error:

@@ -133,6 +133,17 @@ def test_a_topk_of_a_number_beside_a_sort_is_looked_at_too() -> None:
     assert check_traced(Functions(inputs, program, rows=5, other_rows=6), Options()).region_ops
 
 
+def test_strides_of_an_op_whose_fake_kernel_has_others_are_as_without_the_pass() -> None:
+    def program(a: Any) -> list[Any]:
+        index = a.sort(-1)[1]
+        return [index, torch.isin(index, torch.tensor([0, 1])), index[:, torch.tensor([1, 0])]]
+
+    def inputs(rows: int) -> list[Any]:
+        return [torch.randn(5, rows, generator=torch.Generator().manual_seed(0)).t()]
+
+    check_compiled(Functions(inputs, program, rows=5, other_rows=6), Options())
+
+
 def test_a_decline_after_the_first_new_node_leaves_the_order_as_it_was() -> None:
     def program(a: Any) -> list[Any]:
         values = a.sort(-1)[0]

@@ -8,7 +8,8 @@ import torch
 
 from sortpass.rules.call import Call, value_of
 from sortpass.rules.exactness import Exactness, selects
-from sortpass.rules.registry import Blocked, Flow, aligned_dim, register_rule
+from sortpass.rules.registry import NOT_AS_FAKED, Blocked, Flow, aligned_dim, register_rule
+from sortpass.torch_compat import is_contiguous
 
 aten = torch.ops.aten
 
@@ -74,6 +75,8 @@ def index(call: Call, row_dim: int) -> Flow | Blocked:
     place = _indexed_dim(call)
     if isinstance(place, Blocked):
         return place
+    if not is_contiguous(value_of(call["self"])):
+        return Blocked(NOT_AS_FAKED)
     flow: list[Any] = [None] * len(call["indices"])
     idx_ndim = value_of(call["indices"][place]).ndim
     if place <= row_dim < place + idx_ndim:

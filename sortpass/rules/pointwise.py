@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from sortpass.rules.call import Call
+from sortpass.rules.call import Call, value_of
 from sortpass.rules.exactness import Exactness, declare_exactness, picks_of_two, selects
-from sortpass.rules.registry import Blocked, Flow, broadcast_rule, register_rule
+from sortpass.rules.registry import NOT_AS_FAKED, Blocked, Flow, broadcast_rule, register_rule
+from sortpass.torch_compat import is_contiguous
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -53,6 +54,8 @@ def bucketize(call: Call, row_dim: int) -> Flow | Blocked:
 
 @register_rule(aten.isin.Tensor_Tensor, exactness=Exactness.COPIES)
 def isin(call: Call, row_dim: int) -> Flow | Blocked:
+    if not is_contiguous(value_of(call["elements"])):
+        return Blocked(NOT_AS_FAKED)
     return Flow({"elements": row_dim, "test_elements": None})
 
 

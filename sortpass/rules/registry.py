@@ -35,6 +35,10 @@ ANY: Final = "any"
 """The values of the argument are not read (only its dtype or device), so any part of it will do."""
 
 
+NOT_AS_FAKED: Final = "has other strides than its fake kernel says where its input is not contiguous"
+"""Why some ops are left alone on such tensors: the strides of what a window writes come from the fake kernel."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Flow:
     """What a call needs of its arguments when its output is cut along one dim.
