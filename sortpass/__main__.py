@@ -230,10 +230,13 @@ def _write(folder: Path, head: dict[str, Any], result: BenchResult) -> None:
     (folder / "bench.json").write_text(text + "\n", encoding="utf-8")
     console.say(f"wrote {folder / 'bench.json'}")
     if console.has("matplotlib"):
-        from sortpass.plots import plot_bench
+        from sortpass.plots import plot_bench, plot_scaling
 
         plot_bench(result, folder / "bench.png")
         console.say(f"wrote {folder / 'bench.png'}")
+        if result.scaling:
+            plot_scaling(result, folder / "scaling.png")
+            console.say(f"wrote {folder / 'scaling.png'}")
     else:
         console.say("no plot: this needs matplotlib; pip install sortpass[plot]")
 

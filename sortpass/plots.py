@@ -43,6 +43,27 @@ def plot_bench(result: BenchResult, path: Path) -> None:
     _save(figure, path)
 
 
+def plot_scaling(result: BenchResult, path: Path) -> None:
+    """Peak above input and outputs against the rows of the batch: whole grows, chunked stays flat."""
+    figure, panels = _figure()
+    for axes, inner in zip(panels, result.settings.inners, strict=False):
+        for variant in dict.fromkeys(row.variant for row in result.scaling if row.inner == inner):
+            points = sorted(
+                (row.rows, row.extra_bytes / 2**20)
+                for row in result.scaling
+                if (row.inner, row.variant) == (inner, variant)
+            )
+            color = WHOLE_COLOR if variant == "whole" else None
+            axes.plot(*zip(*points, strict=True), "o-", label=variant, color=color)
+        axes.set(xlabel="rows of the batch", ylabel="peak above input and outputs, MiB", ylim=(0, None), title=inner)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
+    for axes in panels[len(result.settings.inners) :]:
+        axes.set_axis_off()
+    figure.suptitle(f"{result.settings.sampler}, rows of {result.settings.vocab_size} on {result.settings.device}")
+    _save(figure, path)
+
+
 def _figure() -> tuple[Any, Any]:
     # Not pyplot: it would pick a window toolkit and keep global state.
     figure = require("matplotlib.figure", "plot").Figure(figsize=(2 * PANEL_INCHES[0], PANEL_INCHES[1]))

@@ -84,6 +84,7 @@ def test_bench_stays_below_its_bound_with_equal_results(tmp_path: Path, sampler:
 def test_bench_peak_of_a_region_does_not_grow_with_the_rows(tmp_path: Path) -> None:
     assert main([*BENCH, "--row-chunk", "4", "--scaling", "--output-dir", str(tmp_path)]) == 0
     scaling = json.loads((tmp_path / "bench.json").read_text())["scaling"]
+    assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
     extra = {(row["variant"], row["rows"]): row["extra_bytes"] for row in scaling}
     assert extra["whole", 32] == pytest.approx(4 * extra["whole", 8], rel=0.05)
     assert extra["region c=4", 32] == pytest.approx(extra["region c=4", 8], rel=0.05)
