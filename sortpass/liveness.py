@@ -55,8 +55,11 @@ class Moment:
     alive: Peak
 
 
-def run_events(events: Sequence[Event], kept: Iterable[Storage]) -> list[Moment]:
-    """Play events in order; ``kept`` storages (the outputs) are never given back."""
+def run_events(events: Sequence[Event], kept: Iterable[Storage], sizes: Mapping[sympy.Symbol, Any]) -> list[Moment]:
+    """Play events in order; ``kept`` storages (the outputs) are never given back.
+
+    ``sizes`` tell which storages are equally large, where one is known as ``N`` rows and another as 512.
+    """
     last_read: dict[Storage, int] = {}
     for position, event in enumerate(events):
         last_read.update(dict.fromkeys([*event.makes, *event.reads], position))
@@ -71,18 +74,23 @@ def run_events(events: Sequence[Event], kept: Iterable[Storage]) -> list[Moment]
         size.update(event.makes)
         dying = [s for s in dies.get(position, ()) if s in size and s not in never]
         alive = alive + sum(event.makes.values(), ZERO)
-        moments.append(Moment(event, event.scratch.plus(alive - _written_over(event, dying, size, own))))
+        moments.append(Moment(event, event.scratch.plus(alive - _written_over(event, dying, size, own, sizes))))
         own |= set(event.makes) if event.is_own else set()
         alive = sympy.expand(alive - sum((size[s] for s in dying), ZERO))
     return moments
 
 
 def _written_over(
-    event: Event, dying: Iterable[Storage], size: Mapping[Storage, sympy.Expr], own: Collection[Storage]
+    event: Event,
+    dying: Iterable[Storage],
+    size: Mapping[Storage, sympy.Expr],
+    own: Collection[Storage],
+    sizes: Mapping[sympy.Symbol, Any],
 ) -> sympy.Expr:
     """Bytes of a dying input that one of the outputs takes the place of."""
-    sizes = set(event.makes.values()) if event.is_own else ()
-    return next((size[s] for s in dying if s in own and s not in event.makes and size[s] in sizes), ZERO)
+    made = {Peak((count,)).at(sizes) for count in event.makes.values()} if event.is_own else set()
+    over = (s for s in dying if s in own and s not in event.makes and Peak((size[s],)).at(sizes) in made)
+    return next((size[s] for s in over), ZERO)
 
 
 def peak_of(moments: Iterable[Moment]) -> Peak:

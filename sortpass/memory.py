@@ -77,6 +77,7 @@ class GraphMemory:
         self.fuses = inner == "inductor"
         self.members = frozenset(() if region is None else region.nodes)
         self.row_dims: dict[fx.Node, int] = {}
+        self.steps = 1 if region is None else size_hint_maybe(region.site.steps) or 1
         if region is not None:
             self.region = region
             self.row_dims.update(region.row_dims)
@@ -105,7 +106,7 @@ class GraphMemory:
             rows,
             needs_memory=lambda user: user in self.members and reads_memory(user),
         )
-        return peak_of(run_events(events, ()))
+        return peak_of(run_events(events, (), self.hints))
 
     def in_windows(self, scratch: Peak, rows: int) -> Span:
         """The graph with the region as one step that makes the live-outs and takes this much scratch."""
@@ -149,7 +150,7 @@ class GraphMemory:
             loops = [node for node in steps if isinstance(node, fx.Node) and node.target is while_loop_op]
             kept.update(held, *(storages[node] for node in loops))
         events = self._events(steps, storages, ROWS, rows, needs_memory)
-        moments = run_events(events, kept)
+        moments = run_events(events, kept, {**self.hints, ROWS: self.steps})
         return Span(peak_of(m for m in moments if m.event.runs_any(local)), peak_of(moments))
 
     def _events(

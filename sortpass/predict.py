@@ -12,6 +12,9 @@ from sortpass.sites import SortSite
 from sortpass.sizes import ROWS, WINDOW, ZERO, Peak, as_expr
 from sortpass.torch_compat import size_hint_maybe, upper_bound_maybe
 
+LEAST_GAIN = 0.01
+"""Of the peak. Less would be lost again to a loop's counter and the rounding of allocations."""
+
 UNKNOWN_WINDOWS = 8
 """Windows that a number of rows is taken to have where nothing at all is known of it."""
 
@@ -47,9 +50,10 @@ class Prediction:
         return self.window.with_sizes({WINDOW: sympy.Integer(self.sizes[WINDOW])})
 
     def lowers(self, form: str) -> bool:
-        """Whether a form is lower than whole where the region runs, and nowhere higher."""
+        """Whether a form is lower than whole by more than noise while the region runs, and never higher."""
         chunked = self.chunked(form)
-        return self.bytes_of(chunked.region) < self.bytes_of(self.whole.region) and (
+        enough = self.bytes_of(self.whole.region) * (1 - LEAST_GAIN)
+        return self.bytes_of(chunked.region) < enough and (
             self.bytes_of(chunked.graph) <= self.bytes_of(self.whole.graph)
         )
 
