@@ -38,7 +38,7 @@ def _foreign_rules() -> list[str]:
     return sorted(
         f"{op}:{_code_id(rule)}:{level if isinstance(level, Exactness) else _code_id(level)}"
         for op, rule in registered_rules().items()
-        if not rule.__module__.startswith("sortpass.") and (level := declared_exactness(op))
+        if not (rule.__module__ or "").startswith("sortpass.") and (level := declared_exactness(op))
     )
 
 

@@ -20,6 +20,7 @@ from samplers import top_p
 import sortpass
 from sortpass.__main__ import _parser
 from sortpass.config import ChunkConfig
+from sortpass.rules import registry
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -61,7 +62,8 @@ def sample_step(logits: Any) -> Any:
 
 
 @pytest.fixture
-def names() -> dict[str, Any]:
+def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.setattr(registry, "_RULES", dict(registry._RULES))  # a snippet registers one
     with torch.library._scoped_library("mylib", "DEF") as library:
         library.define("row_norm(Tensor self, int dim) -> Tensor")
         logits = torch.randn(ROWS, VOCAB)
