@@ -63,13 +63,13 @@ def rewrite_anchor(
         assert isinstance(owner, fx.Node)
         unfit.append(dataclasses.replace(applied, node=owner.name))  # the region may do without it
     check_rewrite(gm, applied.replacements)
-    _warn_if_short(plan, config)
+    _warn_if_short(plan)
     if not plan.is_bounded:
         plan = _rewrite_inside(plan, applied, config, kind)
     return plan
 
 
-def _warn_if_short(plan: ChunkPlan, config: ChunkConfig) -> None:
+def _warn_if_short(plan: ChunkPlan) -> None:
     if plan.rows.short_of is not None:
         warnings.warn(
             f"sortpass: {plan.rows.why} is less than the {plan.rows.short_of:,} bytes that one row of "

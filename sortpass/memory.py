@@ -4,7 +4,7 @@ Bytes above the graph's inputs, which the caller holds; outputs count. The whole
 (:mod:`sortpass.liveness`), so what other nodes hold while the region runs is in the figure. A loop is one event: it
 makes the live-outs, and its scratch is what one window holds.
 
-    HF's top-p on [N, V] fp32, aot_eager, c rows a window:  whole 16*N*V + 8*V,  loop 4*N*V + 16*c*V + 8*V
+    HF's top-p on [N, V] fp32, aot_eager, c rows a window:  whole 16*N*V,  chunked 4*N*V + 16*c*V
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def test_rows_per_step_may_be_above_and_below_row_chunk_in_one_graph(inner: str,
 
 
 def test_two_varying_batch_dims_take_at_most_two_compiles_for_each_of_whole() -> None:
-    shapes = [(b, t, 7) for b in (3, 2, 9, 1, 4) for t in (5, 3, 8, 1, 2)]
+    shapes = [(b, t, 7) for b in (3, 2, 9, 4) for t in (5, 3, 8, 2)]  # a 1 is a graph of its own
     whole, graphs_whole = run_shapes(compile_whole(sorted_sums), shapes)
     torch._dynamo.reset()
     chunked, graphs_chunked = run_shapes(compile_chunked(sorted_sums, row_chunk=6), shapes)

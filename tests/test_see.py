@@ -66,7 +66,7 @@ def test_a_graph_break_is_shown_with_the_graph_that_has_the_sort() -> None:
     assert f"graph break: {shown.breaks[0]}" in str(shown)
 
 
-def test_explaining_a_batch_of_4_gigabytes_takes_seconds_and_less_than_a_gigabyte() -> None:
+def test_explaining_a_batch_of_4_gigabytes_takes_less_than_a_gigabyte() -> None:
     # Not getrusage: a child's ru_maxrss starts with what its parent, the test process, had.
     code = (
         "import re, torch, sortpass, sortpass.samplers\n"
