@@ -10,9 +10,10 @@ import copy
 import dataclasses
 import operator
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import sympy
 import torch
 import torch.fx as fx
 from fuzz_compare import LayoutDifference, compare, observe, require, strides_of
@@ -136,13 +137,24 @@ def _holds_for(gm: fx.GraphModule, case: Functions) -> bool:
     shape_env = next((v.fake_mode.shape_env for v in values if isinstance(v, FakeTensor)), None)
     if shape_env is None:
         return False
+    facts = [fact for value, arg in zip(values, args, strict=True) for fact in _sizes_and_strides(value, arg)]
+    bindings = {traced: actual for traced, actual in facts if isinstance(traced, sympy.Symbol)}
     # A symbol stands for 2 and more; make_fx leaves it to its caller to see to that.
-    for value, arg in zip(values, args, strict=True):
-        if any(isinstance(size, torch.SymInt) and n < 2 for size, n in zip(value.shape, arg.shape, strict=True)):
-            return False
-    if not shape_env.evaluate_guards_for_args(values, args, ignore_static=False):
+    if any(actual < 2 for actual in bindings.values()):
+        return False
+    # Not ShapeEnv.evaluate_guards_for_args: torch 2.13 and 2.14 join guards by `and` without parentheses, so that one
+    # `a or b` among them lets anything pass.
+    held = [traced.subs(bindings) == actual for traced, actual in facts]
+    if not all(held) or any(guard.expr.subs(bindings) == False for guard in shape_env.guards):  # noqa: E712 sympy's
         return False
     return case.exact_for(case.inputs(case.other_rows))
+
+
+def _sizes_and_strides(traced: torch.Tensor, actual: torch.Tensor) -> Iterator[tuple[sympy.Expr, int]]:
+    """Each size and stride: as traced, and of the tensor given."""
+    pairs = zip([*traced.shape, *traced.stride()], [*actual.shape, *actual.stride()], strict=True)
+    for size, number in pairs:
+        yield (size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)), number
 
 
 def _compare_at(

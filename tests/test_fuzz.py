@@ -123,6 +123,13 @@ def test_no_size_is_read_off_a_node_that_goes_away() -> None:
     assert check_traced(case, Options(trace="symbolic")).region_ops
 
 
+def test_a_row_count_that_breaks_a_guard_of_the_traced_graph_is_not_compared() -> None:
+    # One symbol stands for both dims of size 5; the guard of the unflatten has an `or`.
+    case = Functions(rows_of(("n", 5, 4)), lambda a: [a.sort(-1)[1].unflatten(-1, (-1, 2))], rows=5, other_rows=6)
+    outcome = check_traced(case, Options(trace="symbolic", form="loop"))
+    assert outcome.region_ops and not outcome.second_row_count
+
+
 def test_a_topk_of_a_number_beside_a_sort_is_looked_at_too() -> None:
     def program(a: Any, b: Any) -> list[Any]:
         return [*b.topk(1, -1), *a.sort(-1)]
