@@ -108,6 +108,21 @@ def test_the_smaller_of_two_is_promised_where_two_zeros_cannot_meet() -> None:
         )
 
 
+def test_the_smaller_of_two_is_promised_where_it_is_only_compared() -> None:
+    def dropped(x: Any, least: Any) -> Any:
+        bound = torch.minimum(least, x.amax(-1))
+        return x.sort(-1)[0] < bound[:, None]
+
+    def bound_and_dropped(x: Any, least: Any) -> Any:
+        bound = torch.minimum(least, x.amax(-1))[:, None]
+        return x.sort(-1)[0] < bound, bound
+
+    for fn, expected in ((dropped, "bitwise"), (bound_and_dropped, "indices-exact")):
+        gm = capture_graph(fn, torch.randn(10, 20), torch.tensor(0.0))
+        report = sortpass.rewrite(gm, row_chunk=3, min_bytes=1, force=True, inner="aot_eager")
+        assert report.sites[0].exactness == expected
+
+
 DECLINED: dict[str, tuple[Callable[[Any], Any], dict[str, Any], str, str]] = {
     "a compiler": (lambda x: x.sort(-1)[0].softmax(-1), {"inner": "inductor"}, "_softmax", "inner='aot_eager'"),
     "one row": (lambda x: x.cumsum(-1).sort(-1)[0], {"row_chunk": 1}, "cumsum", "two rows or more"),

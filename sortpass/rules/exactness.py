@@ -123,10 +123,18 @@ def picks_of_two(call: Call, row_dim: int) -> Exactness:
     """Level of the smaller or larger of two elements.
 
     Of 0.0 and -0.0, a full vector register gives one and what does not fill a register the other. They do not meet
-    where one side is a constant that is not zero, as in ``torch.min(epsilon, x)``.
+    where one side is a constant that is not zero, as in ``torch.min(epsilon, x)``; and where the result goes into
+    comparisons only, none of them sees which it was.
     """
     sides = [arg for name, arg in call.args.items() if name in ("self", "other", "min", "max") and arg is not None]
-    return selects(call, row_dim) if any(map(_is_never_zero, sides)) else Exactness.CLOSE
+    harmless = any(map(_is_never_zero, sides)) or _is_only_compared(call.node)
+    return selects(call, row_dim) if harmless else Exactness.CLOSE
+
+
+def _is_only_compared(node: fx.Node) -> bool:
+    return all(
+        user.target in _COMPARISONS or (user.target in _VIEWS and _is_only_compared(user)) for user in node.users
+    )
 
 
 def _is_never_zero(arg: Any) -> bool:
@@ -141,6 +149,12 @@ def _is_never_zero(arg: Any) -> bool:
     return arg is not None and arg != 0
 
 
+_COMPARISONS = tuple(
+    getattr(getattr(aten, name), overload)
+    for name in ("lt", "le", "gt", "ge", "eq", "ne")
+    for overload in ("Tensor", "Scalar")
+)
+_VIEWS = (aten.unsqueeze.default, aten.view.default, aten.expand.default, aten.squeeze.dim, aten.alias.default)
 _COPIERS = (aten.lift_fresh_copy.default, aten.clone.default, aten.detach.default, aten._to_copy.default)
 
 
