@@ -151,6 +151,18 @@ def test_strides_of_an_op_whose_fake_kernel_has_others_are_as_without_the_pass()
     check_compiled(Functions(inputs, program, rows=5, other_rows=6), Options())
 
 
+def test_what_follows_an_op_with_wrong_fake_strides_is_not_held_against_the_pass() -> None:
+    # The real isin of a transposed tensor is contiguous, the fake one is not; the sort's output takes after it.
+    def program(a: Any) -> list[Any]:
+        return [*torch.isin(a, torch.tensor([0.0, 1.0])).sort(-1)]
+
+    def inputs(rows: int) -> list[Any]:
+        return [torch.randn(5, rows, generator=torch.Generator().manual_seed(0)).t()]
+
+    outcome = check_compiled(Functions(inputs, program, rows=5, other_rows=6), Options())
+    assert outcome.skipped is not None and "isin" in outcome.skipped
+
+
 def test_a_decline_after_the_first_new_node_leaves_the_order_as_it_was() -> None:
     def program(a: Any) -> list[Any]:
         values = a.sort(-1)[0]
