@@ -15,6 +15,9 @@ from elsewhere, :class:`ChunkedSortPass` for somebody else's Inductor pipeline, 
 done and why.
 """
 
+import importlib
+from typing import Any
+
 from sortpass.backend import chunked_sort
 from sortpass.chunk_pass import ChunkedSortPass, rewrite
 from sortpass.compare import Comparison, compare
@@ -56,3 +59,10 @@ __all__ = [
     "register_rule",
     "rewrite",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # sortpass.hf imports transformers, which only its users have.
+    if name == "hf":
+        return importlib.import_module("sortpass.hf")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,6 +13,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import hf_models
 import pytest
 import torch
 from samplers import top_p
@@ -75,7 +76,11 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             "step": torch.compile(sample_step, backend="chunked_sort", options={"inner": "aot_eager"}),
             "module": _Step(),
             "logits": logits,
+            "model": (model := hf_models.gpt2(2_000).eval()),
+            "inputs": (inputs := hf_models.inputs_of("gpt2")),
+            "input_ids": inputs["input_ids"],
         }
+        assert "_get_logits_processor" not in model.__dict__
 
 
 class _Step(torch.nn.Module):
@@ -86,6 +91,8 @@ class _Step(torch.nn.Module):
 @pytest.mark.parametrize("index", range(len(blocks("python"))))
 def test_a_snippet_runs(index: int, names: dict[str, Any], capsys: Any) -> None:
     exec(blocks("python")[index], names)
+    if "report" in names:
+        assert names["report"].steps and names["report"].steps == names["report"].steps_below_threshold
     if "reports" in names:
         assert len(names["reports"]) == 1
 

@@ -1,0 +1,29 @@
+"""The options of the bridge: those of the backend, with defaults that leave eager results as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sortpass.config import OPTION_NAMES, ChunkConfig, unknown_option
+
+# transformers runs its processors eagerly: eager kernels, in regions that promise the same bits, leave tokens as they
+# are without the bridge.
+EAGER_DEFAULTS = {"inner": "aot_eager", "exactness": "bitwise"}
+INDEX_BYTES = 8
+
+
+def read_options(given: Mapping[str, Any]) -> tuple[ChunkConfig, dict[str, Any]]:
+    """The config, and the options for the backend: ours, and with ``inner="inductor"`` Inductor's.
+
+    Raises:
+        ConfigError: an option is wrong. One of Inductor's is looked at when it compiles.
+    """
+    options = dict(given)
+    if options.get("inner", "aot_eager") in ("aot_eager", "eager"):
+        options = {**EAGER_DEFAULTS, **options}
+    config = ChunkConfig.from_options({key: value for key, value in options.items() if key in OPTION_NAMES})
+    for key in options:
+        if key not in OPTION_NAMES and config.inner != "inductor":
+            raise unknown_option(key)
+    return config, options
