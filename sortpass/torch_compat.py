@@ -124,6 +124,18 @@ def in_forward_ad() -> bool:
     return torch.autograd.forward_ad._current_level >= 0
 
 
+def is_compile_off() -> bool:
+    """Whether a call of a compiled function would not compile it now, but run it, raise, or break a trace or capture.
+
+    ``torch.compiler.set_stance`` has no getter (``torch._dynamo.eval_frame._stance``).
+    """
+    if torch.compiler.is_compiling() or torch._dynamo.config.disable:
+        return True
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        return True
+    return torch._dynamo.eval_frame._stance.stance != "default"
+
+
 def graph_break_reasons() -> list[str]:
     """The first line of each graph break Dynamo has met. (``torch._dynamo.utils.graph_break_reasons``.)"""
     reasons = torch._dynamo.utils.graph_break_reasons

@@ -33,7 +33,7 @@ PENALTIES = {
     "remove_invalid_values": True,
     "exponential_decay_length_penalty": (1, 1.1),
 }
-# Modes in which something is chunked. In the others nothing sorts, or there is one row.
+# Modes in which something is chunked.
 MODES: dict[str, dict[str, Any]] = {
     **{name: {**SAMPLE, **options} for name, options in WARPERS.items()},
     "every warper": {
@@ -44,12 +44,26 @@ MODES: dict[str, dict[str, Any]] = {
     "penalties": {**SAMPLE, "temperature": 0.7, "top_p": 0.8, **PENALTIES},
     "guidance": {**SAMPLE, "top_p": 0.8, "guidance_scale": 1.5},
     "watermark": {**SAMPLE, "top_p": 0.8, "watermarking_config": hf.WatermarkingConfig(bias=2.5)},
+    "synthid": {
+        **SAMPLE,
+        "top_p": 0.8,
+        "watermarking_config": hf.SynthIDTextWatermarkingConfig(keys=[3, 5, 7], ngram_len=3, context_history_size=8),
+    },
     "several sequences": {**SAMPLE, "top_p": 0.8, "num_return_sequences": 2},
     "beam sampling": {**SAMPLE, "top_p": 0.8, "num_beams": 2},
     "static cache": {**SAMPLE, "top_p": 0.8, "cache_implementation": "static"},
 }
 EVERYWHERE = ["top_p", "every warper", "penalties", "several sequences", "beam sampling"]
 TABLE = [(family, mode) for family in hf_models.FAMILIES for mode in (MODES if family == "gpt2" else EVERYWHERE)]
+MODES["encoder penalties"] = {
+    **SAMPLE,
+    "top_p": 0.8,
+    "encoder_repetition_penalty": 1.5,
+    "encoder_no_repeat_ngram_size": 2,
+    "forced_bos_token_id": 9,
+    "begin_suppress_tokens": [10],
+}
+TABLE.append(("t5", "encoder penalties"))
 TINY = {"row_chunk": 2, "min_bytes": 1, "force": True}
 
 
@@ -167,6 +181,23 @@ def test_below_the_threshold_nothing_is_compiled(models: dict[str, Any]) -> None
     assert (report.compiles, report.steps, report.steps_below_threshold) == (0, 3, 3)
 
 
+def test_where_nothing_is_chunked_the_graph_is_left_after_one_step(models: dict[str, Any]) -> None:
+    model, inputs = model_of(models, "gpt2"), hf_models.inputs_of("gpt2")
+    calls: list[bool] = []
+
+    class Watching(hf.TopPLogitsWarper):
+        def __call__(self, input_ids: Any, scores: Any) -> Any:
+            if not torch.compiler.is_compiling():
+                calls.append(True)
+            return super().__call__(input_ids, scores)
+
+    processors = hf.LogitsProcessorList([Watching(0.8)])
+    with sortpass.hf.chunked_generation(model, min_bytes=1) as report:  # one chunk holds all
+        run(model, inputs, max_new_tokens=5, logits_processor=processors)
+    assert report.compiles == 1 and not report.graphs[0].modified
+    assert len(calls) == 4
+
+
 class Counting(hf.LogitsProcessor):
     """Keeps state, and reads a value: it cannot be traced."""
 
@@ -201,6 +232,17 @@ def test_a_processor_with_state_runs_once_a_step(models: dict[str, Any], kind: t
     assert vars(ours) == vars(theirs)
     assert report.compiles <= 3
     assert kind.__name__ in report.as_is
+    assert report.in_graph == ["TopPLogitsWarper"]  # the others do not suffer
+    assert "TopPLogitsWarper" not in report.as_is
+
+
+def test_where_torch_compile_is_off_processors_run_as_they_are(models: dict[str, Any]) -> None:
+    model, inputs = model_of(models, "gpt2"), hf_models.inputs_of("gpt2")
+    for off in (torch.compiler.set_stance("force_eager"), torch._dynamo.config.patch(disable=True)):
+        processor = Remembering()
+        with off, sortpass.hf.chunked_generation(model, **TINY) as report:
+            run(model, inputs, max_new_tokens=3, logits_processor=hf.LogitsProcessorList([processor]))
+        assert len(processor.seen) == 3 and not report.compiles
 
 
 def test_a_loop_over_the_rows_is_not_unrolled_into_a_graph(models: dict[str, Any]) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessorList
 
-from sortpass.hf.compiled import Budget, CompiledProcessors
-from sortpass.hf.processors import Bridge, is_compile_off, name_of
+from sortpass.hf.compiled import MAX_COMPILES, Budget, CompiledProcessors, NoGraph
+from sortpass.hf.processors import Bridge, logger, name_of
+from sortpass.torch_compat import is_compile_off
 
 
 def chunk_manager(manager: Any, bridge: Bridge) -> None:
@@ -27,7 +28,7 @@ class ChunkedBatchProcessors(ContinuousBatchingLogitsProcessorList):
         vars(self).update(vars(processors))
         self._bridge = bridge
         self._budget = Budget(bridge.report)
-        self._compiled = CompiledProcessors(_run_whole, bridge.options)
+        self._compiled = CompiledProcessors(_run_whole, bridge.options, most_compiles=MAX_COMPILES)
         self._whole = processors
 
     def __call__(self, input_ids: Any, scores: torch.Tensor, logits_processor_args: torch.Tensor) -> torch.Tensor:
@@ -41,11 +42,14 @@ class ChunkedBatchProcessors(ContinuousBatchingLogitsProcessorList):
             torch._dynamo.maybe_mark_dynamic(input_ids, 0)
             torch._dynamo.maybe_mark_dynamic(scores, 0)
             args = (self._whole, input_ids, scores, logits_processor_args)
-            result = self._compiled.run_maybe(self._budget, names, *args)
-            if result is not None:
+            try:
+                result = self._compiled.run(self._budget, *args)
                 report.add_graphs(names, self._compiled.reports)
                 return result
-            report.run_as_is(names, str(self._compiled.why_not))
+            except NoGraph as error:
+                self._compiled.why_not = str(error)  # the budget is the same for all steps
+                logger.warning("%s run as they are from here on: %s", ", ".join(names), error)
+                report.run_as_is(names, str(error))
         return self._whole(input_ids, scores, logits_processor_args)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -17,16 +17,12 @@ from sortpass.hf.report import GenerationReport
 from sortpass.measure import own_code
 from sortpass.report import PassReport, capture_reports, publish
 
-logger = logging.getLogger("sortpass.hf")
-
 MAX_COMPILES = 3  # of one list, thus of one generate call
+MAX_COMPILES_TOGETHER = 2  # of several processors: one for a first length of 1, one for all others
 
 
-class TooManyCompiles(Exception):
-    """Raised inside of the backend, before anything runs, by a list that has had its compiles."""
-
-    def __str__(self) -> str:
-        return f"they ask for more than {MAX_COMPILES} graphs in one generate call"
+class BudgetSpent(Exception):
+    """Raised inside of the backend, before anything runs."""
 
 
 class Budget:
@@ -34,14 +30,26 @@ class Budget:
 
     def __init__(self, report: GenerationReport) -> None:
         self._report = report
-        self._spent = 0
+        self._spent: Counter[int] = Counter()
 
-    def spend(self) -> None:
-        """Take one; raises :class:`TooManyCompiles` where none is left."""
-        if self._spent == MAX_COMPILES:
-            raise TooManyCompiles
-        self._spent += 1
+    def spend(self, spender: CompiledProcessors) -> None:
+        """Take one.
+
+        Raises:
+            BudgetSpent: there is none left; or the spender had its share, which is then no longer to be called: one of
+                its processors asks for another graph at each step, and without it the others may not.
+        """
+        if self._spent.total() == MAX_COMPILES:
+            raise BudgetSpent(f"{MAX_COMPILES} graphs are compiled in one generate call, no more")
+        if self._spent[id(spender)] == spender.most_compiles:
+            spender.why_not = f"together they ask for more than {spender.most_compiles} graphs in one generate call"
+            raise BudgetSpent(spender.why_not)
+        self._spent[id(spender)] += 1
         self._report.count(compiles=1)
+
+
+class NoGraph(Exception):
+    """Processors have to run as they are; says why."""
 
 
 class CompiledProcessors:
@@ -51,11 +59,13 @@ class CompiledProcessors:
     those before: Dynamo's guards compare what their code reads.
 
     Attributes:
+        most_compiles: of one generate call.
         reports: of its graphs.
         why_not: why it is no longer to be called; None where it is.
     """
 
-    def __init__(self, fn: Callable[..., torch.Tensor], options: dict[str, Any]) -> None:
+    def __init__(self, fn: Callable[..., torch.Tensor], options: dict[str, Any], *, most_compiles: int) -> None:
+        self.most_compiles = most_compiles
         self._fn = fn
         self._options = options
         self._call = self._new_call()
@@ -65,15 +75,11 @@ class CompiledProcessors:
     def _new_call(self) -> Callable[..., torch.Tensor]:
         return torch.compile(own_code(self._fn), backend=self._compile, fullgraph=True)
 
-    def run_maybe(self, budget: Budget, names: Sequence[str], *args: Any) -> torch.Tensor | None:
-        """The scores; None where no graph can be had: nothing has run then, and ``why_not`` says why.
-
-        Args:
-            budget: what compiling is taken from.
-            names: of the processors, for the log.
-            args: of the function.
+    def run(self, budget: Budget, *args: Any) -> torch.Tensor:
+        """The scores.
 
         Raises:
+            NoGraph: there is none to be had now; nothing has run.
             SortPassError: an option is wrong, or asks for an error. And whatever the processors raise.
         """
         token = _budget.set(budget)
@@ -82,21 +88,22 @@ class CompiledProcessors:
         except torch._dynamo.exc.FailOnRecompileLimitHit:
             # Dynamo compiles one function about eight times; over many generate calls there may be more to it.
             self._call = self._new_call()
-            return self.run_maybe(budget, names, *args)
+            return self.run(budget, *args)
         except (torch._dynamo.exc.TorchDynamoException, GuardOnDataDependentSymNode) as error:
             cause: Any = error
             while hasattr(cause, "inner_exception"):
                 cause = cause.inner_exception
             if isinstance(cause, SortPassError):
                 raise cause from None
-            self.why_not = str(cause).strip().split("\n")[0]
-            logger.warning("%s run as they are from here on: %s", ", ".join(names), self.why_not)
-            return None
+            reason = str(cause).strip().split("\n")[0]
+            if not isinstance(cause, BudgetSpent):
+                self.why_not = reason
+            raise NoGraph(reason) from error
         finally:
             _budget.reset(token)
 
     def _compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        _budget.get().spend()
+        _budget.get().spend(self)
         with capture_reports() as reports:
             compiled = chunked_sort(gm, example_inputs, options=self._options)
         self.reports.extend(reports)

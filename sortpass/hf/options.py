@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sortpass.config import OPTION_NAMES, ChunkConfig, unknown_option
+from sortpass.exactness import EAGER_INNERS
 
 # transformers runs its processors eagerly: eager kernels, in regions that promise the same bits, leave tokens as they
 # are without the bridge.
@@ -20,7 +21,7 @@ def read_options(given: Mapping[str, Any]) -> tuple[ChunkConfig, dict[str, Any]]
         ConfigError: an option is wrong. One of Inductor's is looked at when it compiles.
     """
     options = dict(given)
-    if options.get("inner", "aot_eager") in ("aot_eager", "eager"):
+    if options.get("inner", "aot_eager") in EAGER_INNERS:
         options = {**EAGER_DEFAULTS, **options}
     config = ChunkConfig.from_options({key: value for key, value in options.items() if key in OPTION_NAMES})
     for key in options:

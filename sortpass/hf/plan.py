@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from sortpass.hf.compiled import CompiledProcessors
+from sortpass.hf.compiled import MAX_COMPILES, MAX_COMPILES_TOGETHER, CompiledProcessors
 from sortpass.hf.tracing import Verdict, judge, run_all
 
 Value = TypeVar("Value")
@@ -48,15 +48,29 @@ def plan_for(
     why_not = {i: verdict.why_not for i, verdict in enumerate(verdicts) if verdict.why_not is not None}
     stretches: list[Stretch] = []
     for start, stop in _runs_of_same(verdicts):
-        compiled = None
         if any(verdict.sorts for verdict in verdicts[start:stop]):
-            key = (repr(sorted(options.items())), *keys[start:stop])
-            compiled = _compiled.get_or_make(key, lambda: CompiledProcessors(run_all, options))
+            compiled = _compiled_for(keys[start:stop], options)
+            if compiled.why_not is None:
+                stretches.append(Stretch(start, stop, compiled))
+                continue
+            # Given up together: one of them spoils it, and what sorts may do without the others.
+            alone = [i for i in range(start, stop) if verdicts[i].sorts and stop - start > 1]
+            singles = {i: _compiled_for(keys[i : i + 1], options) for i in alone}
+            graphs = {i: single for i, single in singles.items() if single.why_not is None}
+            reason = compiled.why_not
         else:
-            for i in range(start, stop):
-                why_not.setdefault(i, "there is no sort beside it, so nothing to chunk")
-        stretches.append(Stretch(start, stop, compiled))
+            graphs, reason = {}, "there is no sort beside it, so nothing to chunk"
+        for i in range(start, stop):
+            stretches.append(Stretch(i, i + 1, graphs.get(i)))
+            if i not in graphs:
+                why_not.setdefault(i, reason)
     return Plan(tuple(stretches), why_not)
+
+
+def _compiled_for(keys: Sequence[Any], options: dict[str, Any]) -> CompiledProcessors:
+    most = MAX_COMPILES if len(keys) == 1 else MAX_COMPILES_TOGETHER
+    key = (repr(sorted(options.items())), *keys)
+    return _compiled.get_or_make(key, lambda: CompiledProcessors(run_all, options, most_compiles=most))
 
 
 def _verdict(key: Any, processor: Callable[..., Any], input_ids: torch.Tensor, scores: torch.Tensor) -> Verdict:

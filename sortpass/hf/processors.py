@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,11 +11,14 @@ import torch
 from transformers.generation.logits_process import LogitsProcessorList
 
 from sortpass.config import ChunkConfig
-from sortpass.hf.compiled import Budget, CompiledProcessors
-from sortpass.hf.options import INDEX_BYTES
+from sortpass.hf.compiled import Budget, CompiledProcessors, NoGraph
+from sortpass.hf.options import EAGER_INNERS, INDEX_BYTES
 from sortpass.hf.plan import Plan, Stretch, plan_for
 from sortpass.hf.report import GenerationReport
 from sortpass.hf.tracing import mark_growing
+from sortpass.torch_compat import is_compile_off
+
+logger = logging.getLogger("sortpass.hf")
 
 
 @dataclasses.dataclass
@@ -25,6 +29,11 @@ class Bridge:
     options: dict[str, Any]
     report: GenerationReport
     active: bool = True
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether graphs run the kernels that the processors would."""
+        return self.config.inner in EAGER_INNERS
 
     def is_small(self, scores: torch.Tensor) -> bool:
         """Whether a sort of the scores would be left alone, so that a graph had nothing to offer."""
@@ -44,6 +53,7 @@ class ChunkedProcessorList(LogitsProcessorList):
         self._plan: Plan | None = None
         self._planned_for: tuple[int, ...] = ()
         self._budget = Budget(bridge.report)
+        self._as_is: set[int] = set()  # where stretches begin that have a graph, and do not use it in this call
 
     def __call__(self, input_ids: Any, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         report = self._bridge.report
@@ -55,53 +65,58 @@ class ChunkedProcessorList(LogitsProcessorList):
         # Other shapes and arguments are not a decoding loop's; in somebody else's trace there is one graph anyway.
         if kwargs or input_ids.dim() != 2 or scores.dim() != 2 or is_compile_off():
             return super().__call__(input_ids, scores, **kwargs)
-        for stretch in self._plan_of(input_ids, scores).stretches:
-            processors = self[stretch.start : stretch.stop]
-            if stretch.compiled is None or stretch.compiled.why_not is not None:
+        position = 0
+        while position < len(self):
+            stretch = self._stretch_at(position, input_ids, scores)
+            processors = self[position : stretch.stop]
+            if stretch.compiled is None or position in self._as_is:
                 scores = LogitsProcessorList(processors)(input_ids, scores)
             else:
-                scores = self._run_compiled(stretch.compiled, processors, input_ids, scores)
+                result = self._run_compiled(stretch.compiled, position, processors, input_ids, scores)
+                if result is None:
+                    continue  # plan again from here: smaller graphs, or none
+                scores = result
+            position = stretch.stop
         return scores
 
-    def _plan_of(self, input_ids: torch.Tensor, scores: torch.Tensor) -> Plan:
+    def _stretch_at(self, position: int, input_ids: torch.Tensor, scores: torch.Tensor) -> Stretch:
         items = tuple(map(id, self))  # a caller may add to the list
         if self._plan is None or items != self._planned_for:
             self._plan = plan_for(self, input_ids, scores, self._bridge.options)
+            if items != self._planned_for:
+                self._as_is.clear()
             self._planned_for = items
-            for position, reason in self._plan.why_not.items():
-                self._bridge.report.run_as_is([name_of(self[position])], reason)
-            for stretch in self._plan.stretches:
-                self._note_given_up(stretch)
-        return self._plan
-
-    def _note_given_up(self, stretch: Stretch) -> None:
-        if stretch.compiled is not None and stretch.compiled.why_not is not None:
-            names = [name_of(processor) for processor in self[stretch.start : stretch.stop]]
-            self._bridge.report.run_as_is(names, stretch.compiled.why_not)
+            for i, reason in self._plan.why_not.items():
+                self._bridge.report.run_as_is([name_of(self[i])], reason)
+        return next(stretch for stretch in self._plan.stretches if stretch.start == position)
 
     def _run_compiled(
         self,
         compiled: CompiledProcessors,
+        position: int,
         processors: list[Callable[..., Any]],
         input_ids: Any,
         scores: torch.Tensor,
-    ) -> torch.Tensor:
+    ) -> torch.Tensor | None:
+        """The scores; None where there is no graph for these processors, which the next plan takes into account."""
         report, names = self._bridge.report, [name_of(processor) for processor in processors]
         mark_growing(input_ids)
-        result = compiled.run_maybe(self._budget, names, processors, input_ids, scores)
-        if result is not None:
-            report.add_graphs(names, compiled.reports)
-            return result
-        report.run_as_is(names, str(compiled.why_not))
-        return LogitsProcessorList(processors)(input_ids, scores)
+        try:
+            result = compiled.run(self._budget, processors, input_ids, scores)
+        except NoGraph as error:
+            logger.warning("%s run as they are from here on: %s", ", ".join(names), error)
+            report.run_as_is(names, str(error))
+            self._plan = None
+            if compiled.why_not is None:  # not their fault
+                self._as_is.add(position)
+            return None
+        report.add_graphs(names, compiled.reports)
+        if self._bridge.is_eager and not any(graph.modified for graph in compiled.reports):
+            # An eager graph without chunks has nothing over the processors as they are.
+            self._as_is.add(position)
+        return result
 
 
 def name_of(processor: Callable[..., Any]) -> str:
     """What a report calls a processor: its class, or the function's own name."""
     return getattr(processor, "__qualname__", type(processor).__name__)
-
-
-def is_compile_off() -> bool:
-    """Whether nothing can be compiled now: torch.compile is disabled, or somebody traces or captures this very call."""
-    capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-    return capturing or torch.compiler.is_compiling() or bool(torch._dynamo.config.disable)

@@ -44,6 +44,7 @@ class GenerationReport:
         """Note which processors run as a graph, and what the pass did to it."""
         with self._lock:
             self.in_graph += [name for name in names if name not in self.in_graph]
+            self.as_is = {name: reason for name, reason in self.as_is.items() if name not in names}
             self.graphs += [report for report in reports if not any(report is known for known in self.graphs)]
 
     def run_as_is(self, names: list[str], reason: str) -> None:
