@@ -1,9 +1,11 @@
-# Two commands do all the set-up: `make demo` and `make test`. TORCH=2.14.1 picks another torch.
+# Two commands do all the set-up: `make demo` and `make test`. TORCH=2.14.1 picks another torch, TRANSFORMERS=5.0.0
+# another transformers.
 TORCH ?= 2.13.0
+TRANSFORMERS ?=
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.torch-$(TORCH)
+STAMP := $(VENV)/.torch-$(TORCH)$(addprefix -transformers-,$(TRANSFORMERS))
 
 .PHONY: demo test fuzz check bench format clean
 
@@ -37,6 +39,7 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet torch==$(TORCH)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(if $(TRANSFORMERS),$(BIN)/python -m pip install --quiet transformers==$(TRANSFORMERS))
 	rm -f $(VENV)/.torch-*
 	touch $@
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import sys
 import threading
 from typing import Any
 
@@ -169,6 +171,20 @@ def test_an_error_that_was_asked_for_is_raised(model: Any) -> None:
         pytest.raises(sortpass.NothingRewritten),
     ):
         tokens(model)
+
+
+def test_an_old_version_is_told_which_are_supported(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hf, "__version__", "4.57.6")
+    with pytest.raises(BridgeError, match=r"4\.57\.6 is too old; expected 5\.0 or newer"):
+        sortpass.hf.enable(model)
+
+
+def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("sortpass.hf")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ImportError, match=r"pip install 'sortpass\[hf\]'"):
+        importlib.import_module("sortpass.hf")
 
 
 def test_a_version_without_the_hook_is_told_which_are_supported(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:

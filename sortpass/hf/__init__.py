@@ -10,6 +10,11 @@ The bridge replaces the list of processors that ``generate`` builds by one that 
 they are. Needs the extra ``sortpass[hf]``; nothing outside of this package imports transformers.
 """
 
+try:
+    import transformers as _transformers  # noqa: F401
+except ImportError as error:
+    raise ImportError("sortpass.hf needs transformers 5.0 or newer; pip install 'sortpass[hf]'") from error
+
 from sortpass.hf.generation import chunked_generation, disable, enable, generate
 from sortpass.hf.logprobs import PromptLogprobs, prompt_logprobs
 from sortpass.hf.report import BridgeError, GenerationReport

@@ -27,6 +27,7 @@ from sortpass.hf.report import BridgeError, GenerationReport
 # it, enable says so; look for what `generate` calls to build its `prepared_logits_processor`.
 HOOK = "_get_logits_processor"
 BATCHING_HOOK = "init_continuous_batching"  # public
+OLDEST = 5  # major version; before, `generate` calls its own pieces in other ways
 TRIED = "5.0.0 and 5.24.0"
 
 
@@ -57,7 +58,7 @@ def enable(model: Any, **options: Any) -> GenerationReport:
 
     Raises:
         ConfigError: an option is wrong.
-        BridgeError: there is nothing in ``model`` that generates, or not by the hook the bridge needs.
+        BridgeError: there is nothing in ``model`` that generates, or transformers is too old, or lacks the hook.
 
     Example:
         >>> report = sortpass.hf.enable(model, memory_budget="256MiB")
@@ -124,6 +125,10 @@ def _new_bridge(options: Mapping[str, Any]) -> Bridge:
 
 def _module_of(model: Any) -> torch.nn.Module:
     module = model.model if isinstance(model, transformers.Pipeline) else model
+    if int(transformers.__version__.split(".")[0]) < OLDEST:
+        raise BridgeError(
+            f"transformers {transformers.__version__} is too old; expected {OLDEST}.0 or newer (tried with {TRIED})"
+        )
     if not isinstance(module, torch.nn.Module):
         raise BridgeError(f"expected a model or a pipeline, got {type(model).__name__}")
     if not _generators(module):
