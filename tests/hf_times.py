@@ -57,7 +57,8 @@ def step_time(family: str, rows: int, options: dict[str, Any], bridge: dict[str,
         return out
 
     assert torch.equal(whole(), chunked())
-    seconds = interleaved_times({"whole": whole, "chunked": chunked}, rounds=rounds)
+    more = 1 if rows >= 64 else 3  # short runs are noisy
+    seconds = interleaved_times({"whole": whole, "chunked": chunked}, rounds=more * rounds)
     return {
         "rows": rows,
         "vocab": model.config.vocab_size,
