@@ -6,6 +6,7 @@ A count of bytes is a sympy expression; an int where nothing is dynamic. ``N`` s
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import sympy
 import torch
 
-from sortpass.torch_compat import size_hint_maybe
+from sortpass.torch_compat import symbol_hints
 
 ROWS = sympy.Symbol("N", integer=True, positive=True)
 """Steps along the row dim."""
@@ -56,8 +57,12 @@ class Peak:
         return Peak.of(sympy.expand(count.xreplace(dict(sizes))) for count in self.counts)
 
     def at(self, sizes: Mapping[sympy.Symbol, Any]) -> int:
-        """Bytes at given sizes; a size that is missing counts as 1."""
-        return max(int(count.xreplace({s: sizes.get(s, 1) for s in count.free_symbols})) for count in self.counts)
+        """Bytes at given sizes; a size that is missing counts as 1, or where that divides by zero as more."""
+        for missing in (1, 2**5, 2**10, 2**20):
+            with contextlib.suppress(ZeroDivisionError):  # s // (s // 2)
+                values = ({s: sizes.get(s, missing) for s in count.free_symbols} for count in self.counts)
+                return max(int(c.xreplace(v)) for c, v in zip(self.counts, values, strict=True))
+        raise ZeroDivisionError(f"no size for {self.counts} at {sizes}")
 
 
 def _never_above(a: sympy.Expr, b: sympy.Expr) -> bool:
@@ -83,10 +88,13 @@ def as_expr(size: Any) -> sympy.Expr:
 
 
 def hints_of(tensors: Iterable[torch.Tensor]) -> dict[sympy.Symbol, int]:
-    """The compile-time value of each symbol that some tensor has as a size."""
-    sizes = (size for tensor in tensors for size in tensor.shape if isinstance(size, torch.SymInt))
-    pairs = ((as_expr(size), size_hint_maybe(size)) for size in sizes)
-    return {expr: hint for expr, hint in pairs if expr.is_Symbol and hint is not None}
+    """The compile-time value of each symbol that the sizes of some tensors are made of."""
+    # In a window, `s` may be nobody's size, and `s // 2` somebody's.
+    hints: dict[sympy.Symbol, int] = {}
+    for size in (size for tensor in tensors for size in tensor.shape if isinstance(size, torch.SymInt)):
+        if not as_expr(size).free_symbols <= hints.keys():
+            hints.update(symbol_hints(size))
+    return hints
 
 
 def text_of(peak: Peak, row_length: int | torch.SymInt, sizes: Mapping[sympy.Symbol, Any]) -> str:

@@ -87,6 +87,15 @@ def size_hint_maybe(size: int | torch.SymInt) -> int | None:
     return None if hint is None else int(hint)
 
 
+def symbol_hints(size: int | torch.SymInt) -> dict[Any, int]:
+    """The compile-time value of each symbol in a size, without a guard. (``ShapeEnv.create_symintnode``.)"""
+    if not isinstance(size, torch.SymInt):
+        return {}
+    shape_env = size.node.shape_env
+    pairs = ((s, size_hint_maybe(shape_env.create_symintnode(s, hint=None))) for s in size.node.expr.free_symbols)
+    return {symbol: hint for symbol, hint in pairs if hint is not None}
+
+
 def upper_bound_maybe(size: int | torch.SymInt) -> int | None:
     """The largest value a size can have, without a guard; None where it has no bound.
 

@@ -151,6 +151,15 @@ def test_strides_of_an_op_whose_fake_kernel_has_others_are_as_without_the_pass()
     check_compiled(Functions(inputs, program, rows=5, other_rows=6), Options())
 
 
+def test_sizes_made_of_a_symbol_that_is_itself_no_size() -> None:
+    def program(a: Any) -> list[Any]:
+        halves = a.softmax(-1)[:, None].unflatten(-1, (-1, 2))  # [n, 1, s // 2, s // (s // 2)]
+        return [*halves.softmax(-1).sort(-1)]
+
+    case = Functions(rows_of(("n", 4)), program, rows=5, other_rows=6)
+    assert check_traced(case, Options(trace="symbolic", scope="auto")).region_ops
+
+
 def test_what_follows_an_op_with_wrong_fake_strides_is_not_held_against_the_pass() -> None:
     # The real isin of a transposed tensor is contiguous, the fake one is not; the sort's output takes after it.
     def program(a: Any) -> list[Any]:
