@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import torch
+from transformers.generation.logits_process import LogitsProcessor
 
 from sortpass.hf.compiled import MAX_COMPILES, MAX_COMPILES_TOGETHER, CompiledProcessors
 from sortpass.hf.tracing import Verdict, judge, run_all
@@ -32,39 +33,58 @@ class Plan:
     Attributes:
         stretches: in order, covering all.
         why_not: position -> why that processor runs as it is.
+        keys: of each processor; equal where an earlier graph may serve.
+        sorts: whether each processor sorts.
+        options: of the backend.
     """
 
     stretches: tuple[Stretch, ...]
     why_not: dict[int, str]
+    keys: tuple[Any, ...]
+    sorts: tuple[bool, ...]
+    options: dict[str, Any]
+
+    def without(self, given_up: Stretch) -> Plan:
+        """The plan where a stretch has no graph: one of its processors spoils it, and what sorts may do without."""
+        assert given_up.compiled is not None
+        why_not, parts = dict(self.why_not), []
+        for i in range(given_up.start, given_up.stop):
+            single = None
+            if self.sorts[i] and given_up.stop - given_up.start > 1:
+                single = _compiled_for(self.keys[i : i + 1], self.options)
+            if single is None or single.why_not is not None:
+                single = None
+                why_not[i] = str(given_up.compiled.why_not)
+            parts.append(Stretch(i, i + 1, single))
+        at = self.stretches.index(given_up)
+        stretches = (*self.stretches[:at], *parts, *self.stretches[at + 1 :])
+        return dataclasses.replace(self, stretches=stretches, why_not=why_not)
 
 
 def plan_for(
     processors: Sequence[Callable[..., Any]], input_ids: torch.Tensor, scores: torch.Tensor, options: dict[str, Any]
 ) -> Plan:
     """Judge each processor, and make one graph of each run of neighbours that can be traced and have a sort."""
-    # What loops over the rows makes a graph of the batch's size: judged again for another magnitude.
-    keys = [(scores.shape[0].bit_length(), *_signature(processor)) for processor in processors]
+    rows, vocab = scores.shape
+    # What loops over the rows makes a graph of the batch's size: judged again for another magnitude. A graph shared by
+    # two vocabularies would be one for any vocabulary.
+    setting = (rows.bit_length(), vocab, scores.dtype, scores.device)
+    keys = tuple((*setting, *_signature(processor)) for processor in processors)
     verdicts = [_verdict(*item, input_ids, scores) for item in zip(keys, processors, strict=True)]
+    sorts = tuple(verdict.sorts for verdict in verdicts)
     why_not = {i: verdict.why_not for i, verdict in enumerate(verdicts) if verdict.why_not is not None}
     stretches: list[Stretch] = []
     for start, stop in _runs_of_same(verdicts):
-        if any(verdict.sorts for verdict in verdicts[start:stop]):
-            compiled = _compiled_for(keys[start:stop], options)
-            if compiled.why_not is None:
-                stretches.append(Stretch(start, stop, compiled))
-                continue
-            # Given up together: one of them spoils it, and what sorts may do without the others.
-            alone = [i for i in range(start, stop) if verdicts[i].sorts and stop - start > 1]
-            singles = {i: _compiled_for(keys[i : i + 1], options) for i in alone}
-            graphs = {i: single for i, single in singles.items() if single.why_not is None}
-            reason = compiled.why_not
-        else:
-            graphs, reason = {}, "there is no sort beside it, so nothing to chunk"
-        for i in range(start, stop):
-            stretches.append(Stretch(i, i + 1, graphs.get(i)))
-            if i not in graphs:
-                why_not.setdefault(i, reason)
-    return Plan(tuple(stretches), why_not)
+        compiled = _compiled_for(keys[start:stop], options) if any(sorts[start:stop]) else None
+        stretches.append(Stretch(start, stop, compiled))
+        if compiled is None:
+            reason = "there is no sort beside it, so nothing to chunk"
+            why_not = {**dict.fromkeys(range(start, stop), reason), **why_not}
+    plan = Plan(tuple(stretches), why_not, keys, sorts, options)
+    for stretch in stretches:
+        if stretch.compiled is not None and stretch.compiled.why_not is not None:
+            plan = plan.without(stretch)
+    return plan
 
 
 def _compiled_for(keys: Sequence[Any], options: dict[str, Any]) -> CompiledProcessors:
@@ -84,10 +104,11 @@ def _verdict(key: Any, processor: Callable[..., Any], input_ids: torch.Tensor, s
 
 def _signature(processor: Callable[..., Any]) -> tuple[Any, ...]:
     """Equal for processors that Dynamo is likely to find one graph for; a wrong guess costs a compile, no more."""
-    if not hasattr(processor, "__dict__") or hasattr(processor, "__code__"):
+    if not isinstance(processor, LogitsProcessor):
         return (id(processor),)
-    numbers = {k: v for k, v in vars(processor).items() if isinstance(v, (int, float, str, type(None)))}
-    return type(processor), *sorted(numbers.items(), key=lambda item: item[0])
+    facts = {name: id(value) if callable(value) else value for name, value in vars(processor).items()}
+    plain = {name: value for name, value in facts.items() if isinstance(value, (int, float, str, type(None)))}
+    return type(processor), *sorted(plain.items(), key=lambda item: item[0])
 
 
 def _runs_of_same(verdicts: Sequence[Verdict]) -> list[tuple[int, int]]:

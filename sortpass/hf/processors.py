@@ -56,9 +56,10 @@ class ChunkedProcessorList(LogitsProcessorList):
         self._as_is: set[int] = set()  # where stretches begin that have a graph, and do not use it in this call
 
     def __call__(self, input_ids: Any, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        if not self:
+            return scores
         report = self._bridge.report
-        if len(self):
-            report.count(steps=1)
+        report.count(steps=1)
         if self._bridge.is_small(scores):
             report.count(steps_below_threshold=1)
             return super().__call__(input_ids, scores, **kwargs)
@@ -72,9 +73,9 @@ class ChunkedProcessorList(LogitsProcessorList):
             if stretch.compiled is None or position in self._as_is:
                 scores = LogitsProcessorList(processors)(input_ids, scores)
             else:
-                result = self._run_compiled(stretch.compiled, position, processors, input_ids, scores)
+                result = self._run_compiled(stretch, stretch.compiled, processors, input_ids, scores)
                 if result is None:
-                    continue  # plan again from here: smaller graphs, or none
+                    continue  # the plan has smaller graphs here now, or none
                 scores = result
             position = stretch.stop
         return scores
@@ -82,23 +83,26 @@ class ChunkedProcessorList(LogitsProcessorList):
     def _stretch_at(self, position: int, input_ids: torch.Tensor, scores: torch.Tensor) -> Stretch:
         items = tuple(map(id, self))  # a caller may add to the list
         if self._plan is None or items != self._planned_for:
-            self._plan = plan_for(self, input_ids, scores, self._bridge.options)
-            if items != self._planned_for:
-                self._as_is.clear()
             self._planned_for = items
-            for i, reason in self._plan.why_not.items():
-                self._bridge.report.run_as_is([name_of(self[i])], reason)
+            self._as_is.clear()
+            self._use(plan_for(self, input_ids, scores, self._bridge.options))
+        assert self._plan is not None
         return next(stretch for stretch in self._plan.stretches if stretch.start == position)
+
+    def _use(self, plan: Plan) -> None:
+        self._plan = plan
+        for i, reason in plan.why_not.items():
+            self._bridge.report.run_as_is([name_of(self[i])], reason)
 
     def _run_compiled(
         self,
+        stretch: Stretch,
         compiled: CompiledProcessors,
-        position: int,
         processors: list[Callable[..., Any]],
         input_ids: Any,
         scores: torch.Tensor,
     ) -> torch.Tensor | None:
-        """The scores; None where there is no graph for these processors, which the next plan takes into account."""
+        """The scores; None where there is no graph for these processors, which the plan then says."""
         report, names = self._bridge.report, [name_of(processor) for processor in processors]
         mark_growing(input_ids)
         try:
@@ -106,14 +110,15 @@ class ChunkedProcessorList(LogitsProcessorList):
         except NoGraph as error:
             logger.warning("%s run as they are from here on: %s", ", ".join(names), error)
             report.run_as_is(names, str(error))
-            self._plan = None
-            if compiled.why_not is None:  # not their fault
-                self._as_is.add(position)
+            if compiled.why_not is None or self._plan is None:
+                self._as_is.add(stretch.start)  # for the rest of this call
+            else:
+                self._use(self._plan.without(stretch))
             return None
         report.add_graphs(names, compiled.reports)
         if self._bridge.is_eager and not any(graph.modified for graph in compiled.reports):
             # An eager graph without chunks has nothing over the processors as they are.
-            self._as_is.add(position)
+            self._as_is.add(stretch.start)
         return result
 
 

@@ -79,6 +79,8 @@ def judge(processor: Callable[..., Any], input_ids: torch.Tensor, scores: torch.
     except Exception as error:  # tracing may raise anything; an error of the processor's own comes again as it runs
         if not captured:
             return Verdict(f"it cannot be traced: {_first_line(error)}")
+    if not captured:
+        return Verdict("torch.compile left it alone")
     gm, guards = captured[0]
     if len(gm.graph.nodes) > MAX_OPS:
         return Verdict(f"its graph has {len(gm.graph.nodes)} nodes; more than {MAX_OPS} cost more than they save")
@@ -95,7 +97,10 @@ class _Captured(Exception):
 def _holds_from(guard: sympy.Basic, length: int) -> bool:
     """Whether a guard is true of every size from ``length`` on. The length is the only symbolic size there is."""
     ranges = {symbol: ValueRanges(length, int_oo) for symbol in guard.free_symbols}
-    bounds = bound_sympy(guard, ranges)
+    try:
+        bounds = bound_sympy(guard, ranges)
+    except (AttributeError, KeyError, NotImplementedError, TypeError):
+        return False  # an expression it has no bounds for
     return bool(bounds.is_singleton()) and bool(bounds.lower)
 
 
