@@ -82,17 +82,20 @@ def prompt_logprobs(
     config, options = read_options(chunk_options or {})
     # The last position predicts a token that is not there; scored with any other, it is dropped at the end. Cutting it
     # off first would copy the logits, or leave them in pieces of one row.
-    rows, tokens = logits.flatten(0, 1), input_ids.roll(-1, dims=1).flatten()
+    rows, tokens = logits.flatten(0, 1), input_ids.to(logits.device).roll(-1, dims=1).flatten()
     is_small = logits.numel() * (logits.element_size() + INDEX_BYTES) < config.min_bytes
-    run = score if is_small else _compiled_score(repr(sorted(options.items())), options)
+    run = (
+        score if is_small else _compiled_score((repr(sorted(options.items())), logits.shape[-1], logits.dtype), options)
+    )
     scored = (part.unflatten(0, input_ids.shape)[:, :-1] for part in run(rows, tokens, top_n))
     return PromptLogprobs(*scored)
 
 
-_scores: dict[str, Callable[..., Any]] = {}
+_scores: dict[Any, Callable[..., Any]] = {}
 
 
-def _compiled_score(key: str, options: dict[str, Any]) -> Callable[..., Any]:
+def _compiled_score(key: Any, options: dict[str, Any]) -> Callable[..., Any]:
+    # One for each vocabulary and dtype: Dynamo compiles a function some eight times, then runs it whole.
     if key not in _scores:
         _scores[key] = torch.compile(own_code(score), backend=chunked_sort, options=options)
     return _scores[key]
