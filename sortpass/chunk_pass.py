@@ -100,7 +100,7 @@ def run_pass(gm: fx.GraphModule, config: ChunkConfig, kind: GraphKind = GraphKin
 
 def rewrite_graph(gm: fx.GraphModule, config: ChunkConfig, kind: GraphKind = GraphKind.COMPILED) -> PassReport:
     """Rewrite one graph; tells nobody but the caller."""
-    sorts, secondary = find_anchors(gm.graph)
+    sorts, secondary = find_anchors(gm.graph, rowwise="rowwise" in config.anchors)
     sites: dict[fx.Node, SiteReport] = {}
     plans: list[ChunkPlan] = []
     for anchors, report_declines in ((sorts, True), (secondary, False)):

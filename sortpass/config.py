@@ -22,6 +22,7 @@ SCOPES = ("auto", "region", "sort")
 FORMS = ("auto", "unroll", "loop")
 ON_MISS = ("ignore", "warn", "raise")
 EXACTNESS = ("any", "bitwise")
+ANCHORS = ("sort", "rowwise")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,11 @@ class ChunkConfig:
     """``"region"`` chunks the row-independent neighbourhood of the sort as one; ``"sort"`` the sort alone, which on CPU
     saves nothing (its outputs are all the memory it needs) and on CUDA only the sort's scratch. ``"auto"``: the region,
     or the sort alone where its predicted peak is lower."""
+
+    anchors: tuple[str, ...] | str = ("sort",)
+    """What a region may start from. ``"sort"``: sorts, and ``topk`` where no sort is near. ``"rowwise"``: these, and
+    ops that work inside of the rows of a large tensor (softmax, sum, argmax, cumsum, logsumexp) where that lowers the
+    peak by ``min_bytes`` or more, as in a log-prob pass without a sort."""
 
     form: str = "auto"
     """``"loop"``: one body in a ``while_loop`` that writes into preallocated outputs. ``"unroll"``: explicit
@@ -85,6 +91,7 @@ class ChunkConfig:
             if not (name == "row_chunk" and self.row_chunk is None):
                 _check_positive_int(name, getattr(self, name))
         _check_budget(self.memory_budget)
+        object.__setattr__(self, "anchors", _as_names("anchors", self.anchors, ANCHORS))
         if not isinstance(self.force, bool):
             raise ConfigError(f"option 'force' is {self.force!r} ({type(self.force).__name__}); expected True or False")
         for name, choices in (("scope", SCOPES), ("form", FORMS), ("exactness", EXACTNESS), ("on_miss", ON_MISS)):
@@ -132,6 +139,16 @@ def _check_positive_int(name: str, value: object) -> None:
         raise ConfigError(f"option {name!r} is {value!r} ({type(value).__name__}); expected an integer of at least 1")
     if value < 1:
         raise ConfigError(f"option {name!r} is {value}; expected an integer of at least 1")
+
+
+def _as_names(name: str, value: object, choices: tuple[str, ...]) -> tuple[str, ...]:
+    names = (value,) if isinstance(value, str) else value
+    if not isinstance(names, (tuple, list)) or not names:
+        expected = f"expected one or more of {', '.join(map(repr, choices))}"
+        raise ConfigError(f"option {name!r} is {value!r} ({type(value).__name__}); {expected}")
+    for item in names:
+        _check_choice(name, item, choices)
+    return tuple(names)
 
 
 def _check_budget(value: object) -> None:

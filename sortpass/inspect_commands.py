@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from sortpass import console
-from sortpass.config import EXACTNESS, FORMS, SCOPES
+from sortpass.config import ANCHORS, EXACTNESS, FORMS, SCOPES
 from sortpass.errors import SortPassError
 from sortpass.target import DTYPES, load_target, make_args, parse_shape
 
@@ -29,6 +29,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--inner", default="inductor", help="compiler of the rewritten graph")
     parser.add_argument("--memory-budget", metavar="SIZE", help="what one chunk may hold, such as 512MiB")
     parser.add_argument("--row-chunk", type=int, metavar="ROWS", help="most rows of a chunk, instead of a budget")
+    parser.add_argument("--anchors", choices=ANCHORS, default="sort", help="what a region may start from")
     parser.add_argument("--scope", choices=SCOPES, default="auto", help="what is chunked")
     parser.add_argument("--form", choices=FORMS, default="auto", help="what chunks look like in the graph")
     parser.add_argument("--exactness", choices=EXACTNESS, default="any", help="what must be promised")
@@ -37,7 +38,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
-    names = ("inner", "memory_budget", "row_chunk", "scope", "form", "exactness", "min_bytes", "force")
+    names = ("inner", "memory_budget", "row_chunk", "anchors", "scope", "form", "exactness", "min_bytes", "force")
     return {name: value for name in names if (value := getattr(args, name)) is not None}
 
 

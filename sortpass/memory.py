@@ -25,7 +25,7 @@ from sortpass.placement import last_needed, moved_behind
 from sortpass.region import Region, tensor_inputs
 from sortpass.rules import Call
 from sortpass.scratch import scratch_of
-from sortpass.sites import SECONDARY_OPS, SORT_OPS, find_anchors, num_rows_maybe
+from sortpass.sites import ROWWISE_OPS, SECONDARY_OPS, SORT_OPS, axis_maybe, find_anchors, num_rows_maybe
 from sortpass.sizes import ROWS, WINDOW, ZERO, Peak, bytes_of, hints_of
 from sortpass.torch_compat import fake_values, size_hint_maybe, while_loop_op
 
@@ -49,17 +49,18 @@ class Span:
 def graph_peak(gm: fx.GraphModule, inner: Any) -> int:
     """Predicted bytes above the inputs of a whole graph, at compile-time sizes."""
     memory = GraphMemory(GraphOrder(gm.graph), None, inner)
-    anchors = itertools.chain.from_iterable(find_anchors(gm.graph))
+    anchors = itertools.chain.from_iterable(find_anchors(gm.graph, rowwise=True))
     sorts = [rows for node in anchors if (rows := size_hint_maybe(num_rows_maybe(node) or 1))]
     return memory.whole(max(sorts, default=1)).graph.at(memory.hints)
 
 
 def _first_sort(order: GraphOrder) -> tuple[int, str]:
-    """Row length of the first sort, and its device; of a graph without one, what decides nothing."""
-    for node in order.nodes:
-        if node.target in (*SORT_OPS, *SECONDARY_OPS):
+    """Row length of the first sort, else of the first row-wise op, and its device."""
+    for ops in ((*SORT_OPS, *SECONDARY_OPS), ROWWISE_OPS):
+        for node in (node for node in order.nodes if node.target in ops):
             call = Call(node)
-            return size_hint_maybe(call.size_along("dim")) or 1, device_type(call.out)
+            if (axis := axis_maybe(call)) is not None and call.ndim("self"):
+                return size_hint_maybe(call.shape("self")[axis]) or 1, device_type(call.out)
     return 1, "cpu"
 
 

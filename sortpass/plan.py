@@ -23,7 +23,7 @@ from sortpass.memory import GraphMemory
 from sortpass.predict import Prediction, predict, window_bytes
 from sortpass.region import Region
 from sortpass.report import Decline, DeclineCode
-from sortpass.sites import GraphKind, SortSite, decline_small
+from sortpass.sites import ROWWISE_OPS, GraphKind, SortSite, decline_small
 from sortpass.torch_compat import fake_values, in_forward_ad, size_hint_maybe, upper_bound_maybe
 from sortpass.windows import count_windows, limit_steps
 
@@ -148,15 +148,18 @@ def _choose_form(
         form = "unroll" if may_unroll and unroll < loop else "loop"
     if form == "unroll" and no_unroll is not None:
         return no_unroll
+    # A compiler may fuse a softmax and all around it into a kernel that stores nothing; a loop would only cost time.
+    least = config.min_bytes if node.target in ROWWISE_OPS else 0
     # An inner loop is judged with the outer one.
-    if config.force or region.site.already_cut or prediction.lowers(form):
+    if config.force or region.site.already_cut or prediction.lowers(form, least):
         return form
     texts = [format_bytes(prediction.bytes_of(s.region)) for s in (prediction.whole, prediction.chunked(form))]
+    enough = f" by min_bytes={config.min_bytes:,}" if least else ""
     return Decline(
         DeclineCode.NO_GAIN,
         node.name,
-        f"chunking it would not lower the peak (predicted: whole {texts[0]}, chunked {texts[1]}); force=True rewrites "
-        "it all the same",
+        f"chunking it would not lower the peak{enough} (predicted: whole {texts[0]}, chunked {texts[1]}); force=True "
+        "rewrites it all the same",
     )
 
 

@@ -49,10 +49,10 @@ class Prediction:
         """The window's peak in terms of nothing but dynamic sizes."""
         return self.window.with_sizes({WINDOW: sympy.Integer(self.sizes[WINDOW])})
 
-    def lowers(self, form: str) -> bool:
-        """Whether a form is lower than whole by more than noise while the region runs, and never higher."""
-        chunked = self.chunked(form)
-        enough = self.bytes_of(self.whole.region) * (1 - LEAST_GAIN)
+    def lowers(self, form: str, least_bytes: int = 0) -> bool:
+        """Whether a form is lower than whole by these bytes and more than noise while the region runs, never higher."""
+        chunked, whole = self.chunked(form), self.bytes_of(self.whole.region)
+        enough = min(whole * (1 - LEAST_GAIN), whole - least_bytes + 1)
         return self.bytes_of(chunked.region) < enough and (
             self.bytes_of(chunked.graph) <= self.bytes_of(self.whole.graph)
         )

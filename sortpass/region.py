@@ -103,7 +103,7 @@ class _Growth:
         self.blocked: dict[fx.Node, Decline] = {}
 
     def start(self) -> Decline | None:
-        if self._join(self.site.node, self.site.row_dim):
+        if self._join(self.site.node, self.site.out_dim):
             return None
         return self.blocked[self.site.node]
 

@@ -119,7 +119,8 @@ class PassReport:
         if not self.sites:
             return "chunked 0 of 0 sorts: the graph has no sort"
         lines = "; ".join(f"{site.node}: {site.reason}" for site in self.sites)
-        return f"chunked {self.num_rewritten} of {len(self.sites)} sorts: {lines}"
+        are_sorts = all(site.op.startswith(("aten.sort.", "aten.topk.")) for site in self.sites)
+        return f"chunked {self.num_rewritten} of {len(self.sites)} {'sorts' if are_sorts else 'ops'}: {lines}"
 
 
 _capturing: ContextVar[list[PassReport] | None] = ContextVar("sortpass_reports", default=None)

@@ -2,10 +2,11 @@
 
 Every spelling (``sort``, ``argsort``, ``msort``, methods, ``dim=`` in any form) reaches an ATen graph as
 ``aten.sort.default`` or ``aten.sort.stable``. ``aten.topk`` is a secondary anchor: a sampler built on it alone (HF's
-min-p, eta and epsilon warpers) holds the same big intermediates, so it starts a region where no sort did.
+min-p, eta and epsilon warpers) holds the same big intermediates, so it starts a region where no sort did. With
+``anchors="rowwise"`` so does whatever else works inside of rows: a softmax, a sum, a cumsum.
 
-A row is one sorted sequence. Logits ``[B, T, V]`` sorted along ``V`` have ``B * T`` rows; they are cut along the larger
-of ``B`` and ``T``, and one step along it holds the other's number of rows.
+A row is one sorted sequence, or what a row-wise op takes as one. Logits ``[B, T, V]`` sorted along ``V`` have ``B * T``
+rows; they are cut along the larger of ``B`` and ``T``, and one step along it holds the other's number of rows.
 """
 
 from __future__ import annotations
@@ -20,12 +21,21 @@ import torch.fx as fx
 from sortpass.config import ChunkConfig
 from sortpass.report import Decline, DeclineCode
 from sortpass.rules import Call, value_of
-from sortpass.torch_compat import fake_values, guard_all, may_guard, size_hint_maybe, upper_bound_maybe
+from sortpass.torch_compat import guard_all, may_guard, size_hint_maybe, upper_bound_maybe
 
 aten = torch.ops.aten
 
 SORT_OPS = (aten.sort.default, aten.sort.stable)
 SECONDARY_OPS = (aten.topk.default,)
+ROWWISE_OPS = (
+    aten._log_softmax.default,
+    aten._softmax.default,
+    aten.logsumexp.default,
+    aten.amax.default,  # softmax, as Inductor decomposes it
+    aten.argmax.default,
+    aten.cumsum.default,
+    aten.sum.dim_IntList,
+)
 
 INDEX_BYTES = 8  # sort returns int64 indices
 
@@ -53,7 +63,7 @@ class SortSite:
 
     Attributes:
         node: the anchor.
-        row_dim: the dim to cut.
+        row_dim: the dim of its input to cut.
         steps: size of that dim.
         rows_per_step: sorted sequences at one position of ``row_dim`` (the other batch dims multiplied).
         by_bound: sizes are judged by the largest they can be, and no guard is added on them.
@@ -72,7 +82,14 @@ class SortSite:
     @property
     def is_last_dim(self) -> bool:
         """Whether no batch dim is left to cut."""
-        return len(self.already_cut) + 2 == next(fake_values(self.node)).ndim
+        return len(self.already_cut) + 2 == Call(self.node).ndim("self")
+
+    @property
+    def out_dim(self) -> int:
+        """The dim to cut in what the anchor returns, which a reduction has a dim less of."""
+        call = Call(self.node)
+        kept = call.out.ndim == call.ndim("self")
+        return self.row_dim if kept else self.row_dim - (axis_of(call) < self.row_dim)
 
     @property
     def rows(self) -> int | torch.SymInt:
@@ -80,16 +97,31 @@ class SortSite:
 
     @property
     def row_length(self) -> int | torch.SymInt:
-        return Call(self.node).size_along("dim")
+        call = Call(self.node)
+        return call.shape("self")[axis_of(call)] if call.ndim("self") else 1
 
 
-def find_anchors(graph: fx.Graph) -> tuple[list[fx.Node], list[fx.Node]]:
-    """The sort nodes and the secondary anchors of a graph, each in graph order."""
+def find_anchors(graph: fx.Graph, *, rowwise: bool = False) -> tuple[list[fx.Node], list[fx.Node]]:
+    """The sort nodes and the secondary anchors of a graph, each in graph order; row-wise ops last, if wanted."""
     calls = [node for node in graph.nodes if node.op == "call_function"]
+    others = [node for node in calls if node.target in ROWWISE_OPS and axis_maybe(Call(node)) is not None]
     return (
         [node for node in calls if node.target in SORT_OPS],
-        [node for node in calls if node.target in SECONDARY_OPS],
+        [node for node in calls if node.target in SECONDARY_OPS] + (others if rowwise else []),
     )
+
+
+def axis_maybe(call: Call) -> int | None:
+    """The one dim an anchor works along, whose elements make a row; None where there is more than one."""
+    dims = call.dims("dim") if call.is_tensor("self") else None
+    return dims[0] if dims is not None and len(dims) == 1 else None
+
+
+def axis_of(call: Call) -> int:
+    """The same of a call that is an anchor."""
+    axis = axis_maybe(call)
+    assert axis is not None, call.node.format_node()
+    return axis
 
 
 def keys_text(node: fx.Node) -> str:
@@ -105,7 +137,7 @@ def num_rows_maybe(node: fx.Node) -> int | torch.SymInt | None:
         return None
     rows: Any = 1
     for dim, size in enumerate(call.shape("self")):
-        rows = rows if dim == call.dim("dim") else rows * size
+        rows = rows if dim == axis_of(call) else rows * size
     return rows
 
 
@@ -121,8 +153,8 @@ def measure_site(
         return Decline(DeclineCode.NO_SHAPE, node.name, "its input has no shape metadata; run FakeTensorProp first")
     keys = call["self"].meta["val"]
     if keys.ndim < 2:
-        return Decline(DeclineCode.NO_ROW_DIM, node.name, f"sorts a {keys.ndim}-D tensor, which has a single row")
-    batch_dims = [dim for dim in range(keys.ndim) if dim != call.dim("dim")]
+        return Decline(DeclineCode.NO_ROW_DIM, node.name, f"takes a {keys.ndim}-D tensor, which has a single row")
+    batch_dims = [dim for dim in range(keys.ndim) if dim != axis_of(call)]
     by_bound = kind.is_exported or bool(already_cut) or not may_guard(*keys.shape)
     at_most = upper_bound_maybe if by_bound else size_hint_maybe
     to_cut = [dim for dim in batch_dims if dim not in already_cut]

@@ -40,11 +40,13 @@ class Options:
     form: str = "loop"
     scope: str = "region"
     dynamic: bool | None = None
+    anchors: str = "sort"
 
     def for_pass(self) -> dict[str, Any]:
         # The inner of a traced graph decides how exact it is.
         rest = {"min_bytes": 1, "force": True, "inner": "aot_eager"}
-        return {"row_chunk": self.row_chunk, "form": self.form, "scope": self.scope, **rest}
+        ours = {"row_chunk": self.row_chunk, "form": self.form, "scope": self.scope, "anchors": self.anchors}
+        return {**ours, **rest}
 
 
 def options() -> st.SearchStrategy[Options]:
@@ -57,6 +59,7 @@ def options() -> st.SearchStrategy[Options]:
         form=st.sampled_from(["loop", "unroll", "loop", "auto"]),
         scope=st.sampled_from(["region", "auto", "sort"]),
         dynamic=st.sampled_from([None, True]),
+        anchors=st.sampled_from(["sort", "rowwise"]),
     )
 
 

@@ -76,6 +76,7 @@ def test_every_option_changes_the_cache_id() -> None:
         "memory_budget": "1MiB",
         "force": True,
         "dump_dir": "somewhere",
+        "anchors": "rowwise",
     }
     assert set(other) == {field.name for field in dataclasses.fields(ChunkConfig)}
     ids = {cache_id(ChunkConfig(**{name: value})) for name, value in other.items()}

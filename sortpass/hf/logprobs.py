@@ -37,9 +37,8 @@ def score(logits: torch.Tensor, tokens: torch.Tensor, top_n: int) -> tuple[torch
     logprobs = logits.float().log_softmax(-1)
     chosen = logprobs.gather(-1, tokens.unsqueeze(-1))
     ranks = (logprobs >= chosen).sum(-1)
-    # At least one: the topk is what makes the pass cut this into chunks.
-    top_logprobs, top_ids = logprobs.topk(max(top_n, 1), -1)
-    return chosen.squeeze(-1), ranks, top_logprobs[..., :top_n], top_ids[..., :top_n]
+    top_logprobs, top_ids = logprobs.topk(top_n, -1)
+    return chosen.squeeze(-1), ranks, top_logprobs, top_ids
 
 
 @torch.no_grad()
@@ -79,7 +78,7 @@ def prompt_logprobs(
     logits = model(input_ids=input_ids, **model_kwargs).logits
     if not 0 <= top_n <= logits.shape[-1]:
         raise ValueError(f"prompt_logprobs: top_n is {top_n}; expected 0 to {logits.shape[-1]}, the vocabulary")
-    config, options = read_options(chunk_options or {})
+    config, options = read_options({"anchors": "rowwise", **(chunk_options or {})})
     # The last position predicts a token that is not there; scored with any other, it is dropped at the end. Cutting it
     # off first would copy the logits, or leave them in pieces of one row.
     rows, tokens = logits.flatten(0, 1), input_ids.to(logits.device).roll(-1, dims=1).flatten()
