@@ -46,7 +46,9 @@ def rewrite_anchor(
         return site
     mode = fake_mode_of(gm)
     if mode is None:
-        return Decline(DeclineCode.NO_SHAPE, anchor.name, "the graph has no shape metadata; run FakeTensorProp first")
+        return Decline(
+            DeclineCode.NO_SHAPE, anchor.name, "the graph has no shape metadata, and does not run with fake tensors"
+        )
     order = GraphOrder(gm.graph)
     unfit: list[Decline] = []
     while True:

@@ -33,12 +33,15 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
+log = logging.getLogger(__name__)
+
 
 def fake_mode_of(gm: fx.GraphModule) -> FakeTensorMode | None:
     """The one fake tensor mode that the graph's ``meta["val"]`` live in.
 
     Dynamo, AOT autograd, functorch and export leave all values in one mode. ``make_fx`` with real inputs makes a mode
-    per value; those graphs are propagated once through a new mode. A graph without shapes gives None.
+    per value; those graphs are propagated once through a new mode. A graph without shapes gives None, and so does one
+    that a fake kernel gets wrong: that of ``isin`` has other strides than the real one, which may not allow a view.
     """
     modes = {id(v.fake_mode): v.fake_mode for node in gm.graph.nodes for v in fake_values(node)}
     if len(modes) == 1:
@@ -47,9 +50,17 @@ def fake_mode_of(gm: fx.GraphModule) -> FakeTensorMode | None:
     if not modes or any("val" not in node.meta for node in placeholders):
         return None
     mode = FakeTensorMode(allow_non_fake_inputs=True)
+    before = {node: node.meta["val"] for node in gm.graph.nodes if "val" in node.meta}
     with mode:
         inputs = [_refaked(node.meta["val"]) for node in placeholders]
-    FakeTensorProp(gm, mode).propagate_dont_convert_inputs(*inputs)
+    try:
+        FakeTensorProp(gm, mode).propagate_dont_convert_inputs(*inputs)
+    except Exception as error:  # a kernel may raise anything
+        log.debug("the graph does not run with fake tensors: %s", error)
+        for node in gm.graph.nodes:
+            node.meta.pop("val", None)
+            node.meta.update({"val": before[node]} if node in before else {})
+        return None
     for node in gm.graph.find_nodes(op="get_attr"):
         if isinstance(attr := _attribute(gm, str(node.target)), torch.Tensor):
             node.meta["val"] = mode.from_tensor(attr)

@@ -160,6 +160,19 @@ def test_sizes_made_of_a_symbol_that_is_itself_no_size() -> None:
     assert check_traced(case, Options(trace="symbolic", scope="auto")).region_ops
 
 
+def test_a_graph_that_does_not_run_with_fake_tensors_is_left_alone() -> None:
+    def program(a: Any) -> Any:
+        order = torch.isin(a.sort(-1)[1], torch.tensor([0.0, 1.0])).sort(-1)[1]
+        return order.view(order.shape[0], 1, -1)  # of strides that only the real isin has
+
+    gm = make_fx(program)(torch.randn(5, 2, 5).transpose(0, 1))
+    before, values = str(gm.graph), [node.meta.get("val") for node in gm.graph.nodes]
+    report = sortpass.rewrite(gm, row_chunk=2, min_bytes=1, force=True)
+    assert {site.code for site in report.sites} == {sortpass.DeclineCode.NO_SHAPE}
+    assert str(gm.graph) == before
+    assert all(a is b for a, b in zip(values, [node.meta.get("val") for node in gm.graph.nodes], strict=True))
+
+
 def test_what_follows_an_op_with_wrong_fake_strides_is_not_held_against_the_pass() -> None:
     # The real isin of a transposed tensor is contiguous, the fake one is not; the sort's output takes after it.
     def program(a: Any) -> list[Any]:
