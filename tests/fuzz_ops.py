@@ -66,7 +66,7 @@ ROW_WISE = (
     "torch.bucketize({x}, torch.tensor([-1.0, 0.0, 1.0]))",
     "F.pad({x}, (1, 2))",
     "F.one_hot({i}, 10)",
-    "torch.isin({x}.contiguous(), torch.tensor([0.0, 1.0]))",  # else its fake kernel has wrong strides, and what follows
+    "torch.isin({x}.contiguous(), torch.tensor([0.0, 1.0]))",  # its fake kernel has wrong strides else
 )
 
 POINTWISE = (
