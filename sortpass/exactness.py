@@ -92,7 +92,8 @@ def judge_region(region: Region, setting: Setting) -> RegionExactness:
     if not inexact:
         return RegionExactness(BITWISE)
     sorts = [node for node in region.nodes if node.target in (*SORT_OPS, *SECONDARY_OPS)]
-    level = CLOSE if _ancestors_in(region, sorts) & set(inexact) else INDICES_EXACT
+    # Without a sort there are no indices to promise: an argmax of what is inexact may be another.
+    level = CLOSE if not sorts or _ancestors_in(region, sorts) & set(inexact) else INDICES_EXACT
     return RegionExactness(level, inexact[0], _why(inexact[0], levels[inexact[0]], setting))
 
 

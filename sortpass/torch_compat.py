@@ -58,8 +58,10 @@ def fake_mode_of(gm: fx.GraphModule) -> FakeTensorMode | None:
     except Exception as error:  # a kernel may raise anything
         log.debug("the graph does not run with fake tensors: %s", error)
         for node in gm.graph.nodes:
-            node.meta.pop("val", None)
-            node.meta.update({"val": before[node]} if node in before else {})
+            if node in before:
+                node.meta["val"] = before[node]
+            else:
+                node.meta.pop("val", None)
         return None
     for node in gm.graph.find_nodes(op="get_attr"):
         if isinstance(attr := _attribute(gm, str(node.target)), torch.Tensor):

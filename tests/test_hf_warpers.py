@@ -8,7 +8,6 @@ import pytest
 import torch
 import transformers as hf
 
-from sortpass.config import ChunkConfig
 from sortpass.hf.options import read_options
 from sortpass.hf.processors import Bridge, ChunkedProcessorList
 from sortpass.hf.report import GenerationReport
@@ -20,7 +19,6 @@ PROBS = torch.tensor([[0.3, 0.1, 0.1, 0.5], [0.15, 0.3, 0.3, 0.25]])
 
 def chunked(*processors: Any, row_chunk: int = 1) -> ChunkedProcessorList:
     config, options = read_options({"row_chunk": row_chunk, "min_bytes": 1, "force": True, "exactness": "any"})
-    assert isinstance(config, ChunkConfig)
     return ChunkedProcessorList(processors, Bridge(config, options, GenerationReport()))
 
 

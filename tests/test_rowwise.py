@@ -74,6 +74,12 @@ def test_two_steps_of_one_function_are_one_region() -> None:
     assert report.num_rewritten == len(report.sites) == 1
 
 
+def test_a_region_without_a_sort_promises_no_indices() -> None:
+    x = torch.randn(32, 40)
+    for fn, level in ((lambda x: x.log_softmax(-1).argmax(-1), "bitwise"), (lambda x: x.sigmoid().argmax(-1), "close")):
+        assert run_both(fn, x, anchors="rowwise")[2].sites[0].exactness == level
+
+
 def test_a_sampler_without_a_sort_at_any_batch_size() -> None:
     def min_p(logits: Any) -> Any:
         probs = logits.softmax(-1)

@@ -11,6 +11,7 @@ import torch
 from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessorList
 
 from sortpass.hf.compiled import MAX_COMPILES, Budget, CompiledProcessors, NoGraph
+from sortpass.hf.options import is_small
 from sortpass.hf.processors import Bridge, logger, name_of
 from sortpass.torch_compat import is_compile_off
 
@@ -36,7 +37,7 @@ class ChunkedBatchProcessors(ContinuousBatchingLogitsProcessorList):
             return self._whole(input_ids, scores, logits_processor_args)
         report, names = self._bridge.report, [name_of(processor) for processor in self.logits_processor]
         report.count(steps=1)
-        if self._bridge.is_small(scores):
+        if is_small(scores, self._bridge.config):
             report.count(steps_below_threshold=1)
         elif self._compiled.why_not is None and not is_compile_off():
             torch._dynamo.maybe_mark_dynamic(input_ids, 0)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from sortpass.backend import chunked_sort
-from sortpass.hf.options import INDEX_BYTES, read_options
+from sortpass.hf.options import is_small, read_options
 from sortpass.hf.report import BridgeError
 from sortpass.measure import own_code
 
@@ -82,10 +82,8 @@ def prompt_logprobs(
     # The last position predicts a token that is not there; scored with any other, it is dropped at the end. Cutting it
     # off first would copy the logits, or leave them in pieces of one row.
     rows, tokens = logits.flatten(0, 1), input_ids.to(logits.device).roll(-1, dims=1).flatten()
-    is_small = logits.numel() * (logits.element_size() + INDEX_BYTES) < config.min_bytes
-    run = (
-        score if is_small else _compiled_score((repr(sorted(options.items())), logits.shape[-1], logits.dtype), options)
-    )
+    key = (repr(sorted(options.items())), logits.shape[-1], logits.dtype)
+    run = score if is_small(logits, config) else _compiled_score(key, options)
     scored = (part.unflatten(0, input_ids.shape)[:, :-1] for part in run(rows, tokens, top_n))
     return PromptLogprobs(*scored)
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from sortpass.config import OPTION_NAMES, ChunkConfig, unknown_option
 from sortpass.exactness import EAGER_INNERS
+from sortpass.sites import INDEX_BYTES
 
 # transformers runs its processors eagerly: eager kernels, in regions that promise the same bits, leave tokens as they
 # are without the bridge.
 EAGER_DEFAULTS = {"inner": "aot_eager", "exactness": "bitwise"}
-INDEX_BYTES = 8
 
 
 def read_options(given: Mapping[str, Any]) -> tuple[ChunkConfig, dict[str, Any]]:
@@ -28,3 +30,8 @@ def read_options(given: Mapping[str, Any]) -> tuple[ChunkConfig, dict[str, Any]]
         if key not in OPTION_NAMES and config.inner != "inductor":
             raise unknown_option(key)
     return config, options
+
+
+def is_small(logits: torch.Tensor, config: ChunkConfig) -> bool:
+    """Whether a sort of these would be left alone, so that a graph had nothing to offer."""
+    return logits.numel() * (logits.element_size() + INDEX_BYTES) < config.min_bytes

@@ -12,7 +12,7 @@ from transformers.generation.logits_process import LogitsProcessorList
 
 from sortpass.config import ChunkConfig
 from sortpass.hf.compiled import Budget, CompiledProcessors, NoGraph
-from sortpass.hf.options import EAGER_INNERS, INDEX_BYTES
+from sortpass.hf.options import EAGER_INNERS, is_small
 from sortpass.hf.plan import Plan, Stretch, plan_for
 from sortpass.hf.report import GenerationReport
 from sortpass.hf.tracing import mark_growing
@@ -35,10 +35,6 @@ class Bridge:
         """Whether graphs run the kernels that the processors would."""
         return self.config.inner in EAGER_INNERS
 
-    def is_small(self, scores: torch.Tensor) -> bool:
-        """Whether a sort of the scores would be left alone, so that a graph had nothing to offer."""
-        return scores.numel() * (scores.element_size() + INDEX_BYTES) < self.config.min_bytes
-
 
 class ChunkedProcessorList(LogitsProcessorList):
     """Applies its processors in order: stretches that trace as compiled graphs, the others as they are.
@@ -60,7 +56,7 @@ class ChunkedProcessorList(LogitsProcessorList):
             return scores
         report = self._bridge.report
         report.count(steps=1)
-        if self._bridge.is_small(scores):
+        if is_small(scores, self._bridge.config):
             report.count(steps_below_threshold=1)
             return super().__call__(input_ids, scores, **kwargs)
         # Other shapes and arguments are not a decoding loop's; in somebody else's trace there is one graph anyway.
