@@ -103,7 +103,7 @@ def _scopes(config: ChunkConfig, site: SortSite) -> tuple[str, ...]:
 def _plan_scope(
     site: SortSite, order: GraphOrder, config: ChunkConfig, kind: GraphKind, unfit: list[Decline], scope: str
 ) -> ChunkPlan | Decline:
-    region = grow_region(site, order, scope=scope, unfit=unfit)
+    region = grow_region(site, order, config, scope=scope, unfit=unfit)
     if isinstance(region, Decline):
         return region
     return plan_chunks(region, GraphMemory(order, region, config.inner), config, kind, scope=scope)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from sortpass.config import ChunkConfig, format_bytes
 from sortpass.console import Table, plain, say, show
@@ -24,6 +24,8 @@ class Comparison:
     Attributes:
         differences: what a caller could tell the runs apart by; empty where nothing.
         largest_difference: between floats of the results, 0.0 where they have the same bits.
+        errors: largest distance of the float results, whole and chunked, from those of the function as written on
+            float64 arguments; None where they have the same bits, or it draws random numbers or takes no float64.
         peak_bytes: measured above the inputs, whole and chunked.
         predicted_bytes: what the pass predicted for both; None where it rewrote nothing.
         seconds: median time of a call, whole and chunked.
@@ -34,6 +36,7 @@ class Comparison:
 
     differences: tuple[str, ...]
     largest_difference: float
+    errors: tuple[float, float] | None
     peak_bytes: tuple[int, int]
     predicted_bytes: tuple[int, int] | None
     seconds: tuple[float, float]
@@ -55,6 +58,9 @@ class Comparison:
             ("time", *(f"{value:.4f} s" for value in self.seconds), f"{self.time_ratio:.2f}"),
             ("compile time", *(f"{value:.1f} s" for value in self.compile_seconds), ""),
         ]
+        if self.errors is not None:
+            ratio = f"{self.errors[1] / self.errors[0]:.2f}" if self.errors[0] else ""
+            rows.append(("error against float64", *(f"{error:.2g}" for error in self.errors), ratio))
         if self.predicted_bytes is not None:
             pairs = zip(self.predicted_bytes, self.peak_bytes, strict=True)
             texts = [f"{format_bytes(guess)} ({guess / max(real, 1) - 1:+.1%})" for guess, real in pairs]
@@ -119,9 +125,11 @@ def _compare(
     seconds = interleaved_times(runs, rounds=rounds, device=device)
     whole, chunked = (statistics.median(seconds[name]) for name in variants)
     report = next((report for report in reports if report.modified), None)
+    differences = tuple(_differences(seen["whole"], seen["chunked"]))
     return Comparison(
-        differences=tuple(_differences(seen["whole"], seen["chunked"])),
+        differences=differences,
         largest_difference=max(map(_distance, seen["whole"], seen["chunked"]), default=0.0),
+        errors=_errors(fn, args, seen["whole"], seen["chunked"]) if differences else None,
         peak_bytes=(peaks[0], peaks[1]),
         predicted_bytes=None if report is None else (report.peak_bytes_whole or 0, report.peak_bytes_chunked or 0),
         seconds=(whole, chunked),
@@ -137,6 +145,29 @@ def _observe(variant: Callable[..., Any], args: tuple[Any, ...]) -> list[Any]:
     torch.manual_seed(0)
     results = variant(*mine)
     return [*tree_leaves(results), *tree_leaves(mine), torch.get_rng_state()]
+
+
+def _errors(
+    fn: Callable[..., Any], args: tuple[Any, ...], whole: list[Any], chunked: list[Any]
+) -> tuple[float, float] | None:
+    def as_double(arg: Any) -> Any:
+        return arg.double() if isinstance(arg, torch.Tensor) and arg.is_floating_point() else copy.deepcopy(arg)
+
+    before = torch.get_rng_state()
+    try:
+        exact = tree_leaves(fn(*tree_map(as_double, args)))
+    except (RuntimeError, TypeError):
+        return None
+    if not torch.equal(before, torch.get_rng_state()):
+        return None
+    # Only results: what a function wrote into a float64 argument is no result of the others.
+    trios = [(e, a, b) for e, a, b in zip(exact, whole, chunked, strict=False) if _is_float(e) and _is_float(a)]
+    errors = [max((_distance(trio[0], trio[run]) for trio in trios), default=0.0) for run in (1, 2)]
+    return errors[0], errors[1]
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def _differences(whole: list[Any], chunked: list[Any]) -> list[str]:

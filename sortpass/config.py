@@ -56,6 +56,11 @@ class ChunkConfig:
     ops that work inside of the rows of a large tensor (softmax, sum, argmax, cumsum, logsumexp) where that lowers the
     peak by ``min_bytes`` or more, as in a log-prob pass without a sort."""
 
+    through_matmul: bool = False
+    """Let a region take in the matrix product that makes its logits (``mm``, ``addmm``, ``bmm``; an ``lm_head``), or
+    one that uses them up, so that they exist one window at a time. Results are ``close`` then: its last bits depend
+    on the number of rows. Each window reads the weight again, so a window of few rows costs time."""
+
     form: str = "auto"
     """``"loop"``: one body in a ``while_loop`` that writes into preallocated outputs. ``"unroll"``: explicit
     ``split -> body -> cat`` nodes; nodes and compile time grow with the number of chunks, and ``cat`` holds results
@@ -92,8 +97,9 @@ class ChunkConfig:
                 _check_positive_int(name, getattr(self, name))
         _check_budget(self.memory_budget)
         object.__setattr__(self, "anchors", _as_names("anchors", self.anchors, ANCHORS))
-        if not isinstance(self.force, bool):
-            raise ConfigError(f"option 'force' is {self.force!r} ({type(self.force).__name__}); expected True or False")
+        for name in ("force", "through_matmul"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise ConfigError(f"option {name!r} is {value!r} ({type(value).__name__}); expected True or False")
         for name, choices in (("scope", SCOPES), ("form", FORMS), ("exactness", EXACTNESS), ("on_miss", ON_MISS)):
             _check_choice(name, getattr(self, name), choices)
         if not isinstance(self.dump_dir, (str, type(None))):

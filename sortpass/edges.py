@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import torch.fx as fx
 
 from sortpass.graph_order import GraphOrder, is_item, with_items
+from sortpass.rules import Flattened
 from sortpass.torch_compat import fake_values, is_dense, size_hint_maybe
 
 
@@ -28,15 +30,19 @@ def find_live_outs(members: Collection[fx.Node], order: GraphOrder) -> tuple[lis
     return [n for n in order.nodes if n in outs], [n for n in order.nodes if n in views]
 
 
-def trim_edges(members: Collection[fx.Node], anchor: fx.Node, order: GraphOrder) -> set[fx.Node]:
+def trim_edges(
+    members: Collection[fx.Node], row_dims: Mapping[fx.Node, Any], anchor: fx.Node, order: GraphOrder
+) -> set[fx.Node]:
     """The part of ``members`` that is kept once nodes that do not pay inside are left outside."""
     kept = set(members)
-    while drop := _first_trimmable(kept, anchor, order):
+    while drop := _first_trimmable(kept, row_dims, anchor, order):
         kept -= with_items(drop)
     return kept
 
 
-def _first_trimmable(members: set[fx.Node], anchor: fx.Node, order: GraphOrder) -> set[fx.Node]:
+def _first_trimmable(
+    members: set[fx.Node], row_dims: Mapping[fx.Node, Any], anchor: fx.Node, order: GraphOrder
+) -> set[fx.Node]:
     live_outs, _ = find_live_outs(members, order)
     below = order.descendants(anchor)
     for node in order.nodes:
@@ -47,6 +53,9 @@ def _first_trimmable(members: set[fx.Node], anchor: fx.Node, order: GraphOrder) 
         # A source read outside is materialised anyway; inside, it would be computed and copied on top of that.
         if not members_in and node in live_outs and node not in below:
             return {node}
+        # Rows that were flattened cannot leave; with them goes the view that gives them their dims back.
+        if node in live_outs and isinstance(row_dims[node], Flattened):
+            return {node, *(user for user in node.users if user in members)}
         # A sink larger than all it is made from (a cast up, an expand) would only enlarge the live-outs.
         if is_sink and members_in and num_bytes(node) > sum(map(num_bytes, node.all_input_nodes)):
             return {node}

@@ -22,7 +22,7 @@ from sortpass.fusion import fused_events, reads_memory, runs_as_one
 from sortpass.graph_order import GraphOrder
 from sortpass.liveness import Event, Storage, Storages, node_events, peak_of, run_events
 from sortpass.placement import last_needed, moved_behind
-from sortpass.region import Region, tensor_inputs
+from sortpass.region import Region, RowDim, tensor_inputs
 from sortpass.rules import Call
 from sortpass.scratch import scratch_of
 from sortpass.sites import ROWWISE_OPS, SECONDARY_OPS, SORT_OPS, axis_maybe, find_anchors, num_rows_maybe
@@ -77,7 +77,7 @@ class GraphMemory:
         self.order = order
         self.fuses = inner == "inductor"
         self.members = frozenset(() if region is None else region.nodes)
-        self.row_dims: dict[fx.Node, int] = {}
+        self.row_dims: dict[fx.Node, RowDim] = {}
         self.steps = 1 if region is None else size_hint_maybe(region.site.steps) or 1
         if region is not None:
             self.region = region
@@ -85,7 +85,7 @@ class GraphMemory:
             # A live-in is seen by a window as its slice.
             for node in region.nodes:
                 for producer, dim in tensor_inputs(node, region.flows[node]):
-                    if isinstance(dim, int):
+                    if isinstance(dim, RowDim):
                         self.row_dims.setdefault(producer, dim)
         self.row_length, self.device = _first_sort(order)
         self.hints = hints_of(value for node in order.nodes for value in fake_values(node))

@@ -18,14 +18,17 @@ from typing import Any
 
 import torch.fx as fx
 
+from sortpass.config import ChunkConfig
 from sortpass.convex import convex_subset
 from sortpass.edges import find_live_outs, trim_edges
 from sortpass.errors import InternalError
 from sortpass.graph_order import GraphOrder, is_item
 from sortpass.report import Decline, DeclineCode, op_name
-from sortpass.rules import ANY, Blocked, Call, Flow, find_rule_maybe, is_pure, same_size
+from sortpass.rules import ANY, MATMULS, Blocked, Call, Flattened, Flow, find_rule_maybe, is_pure, same_size
 from sortpass.sites import SortSite
 from sortpass.torch_compat import fake_values
+
+RowDim = int | Flattened
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +38,8 @@ class Region:
     Attributes:
         site: the anchor it was grown from.
         nodes: members, in graph order.
-        row_dims: member -> the dim of its output(s) along which rows are independent.
+        row_dims: member -> the dim of its output(s) along which rows are independent; :class:`Flattened` where that was
+            flattened with others.
         flows: member -> what it needs of its arguments.
         live_outs: members whose values are read outside, in graph order.
         recomputed: members that are views read outside; they also stay outside, on top of a live-out or live-in.
@@ -44,7 +48,7 @@ class Region:
 
     site: SortSite
     nodes: tuple[fx.Node, ...]
-    row_dims: Mapping[fx.Node, int]
+    row_dims: Mapping[fx.Node, RowDim]
     flows: Mapping[fx.Node, Flow]
     live_outs: tuple[fx.Node, ...]
     recomputed: tuple[fx.Node, ...]
@@ -68,15 +72,20 @@ def tensor_inputs(node: fx.Node, flow: Flow) -> Iterator[tuple[fx.Node, Any]]:
 
 
 def grow_region(
-    site: SortSite, order: GraphOrder, *, scope: str = "region", unfit: Collection[Decline] = ()
+    site: SortSite,
+    order: GraphOrder,
+    config: ChunkConfig,
+    *,
+    scope: str = "region",
+    unfit: Collection[Decline] = (),
 ) -> Region | Decline:
     """The region around a site, or why there is none; ``unfit`` names nodes to leave out."""
-    growth = _Growth(site, order, {decline.node: decline for decline in unfit})
+    growth = _Growth(site, order, config, {decline.node: decline for decline in unfit})
     if decline := growth.start():
         return decline
     growth.grow(follow_all=scope == "region")
     members = convex_subset(growth.dims, site.node, order)
-    members = trim_edges(members, site.node, order)
+    members = trim_edges(members, growth.dims, site.node, order)
     if site.node not in members:
         return Decline(DeclineCode.NOT_DENSE, site.node.name, "its outputs have strides that windows cannot write to")
     live_outs, recomputed = find_live_outs(members, order)
@@ -94,11 +103,12 @@ def grow_region(
 class _Growth:
     """The members found so far; lives only inside :func:`grow_region`."""
 
-    def __init__(self, site: SortSite, order: GraphOrder, unfit: Mapping[str, Decline]) -> None:
+    def __init__(self, site: SortSite, order: GraphOrder, config: ChunkConfig, unfit: Mapping[str, Decline]) -> None:
         self.site = site
         self.order = order
+        self.config = config
         self.unfit = unfit
-        self.dims: dict[fx.Node, int] = {}
+        self.dims: dict[fx.Node, RowDim] = {}
         self.flows: dict[fx.Node, Flow] = {}
         self.blocked: dict[fx.Node, Decline] = {}
 
@@ -123,15 +133,19 @@ class _Growth:
                     frontier += [n for n in (neighbour, *neighbour.all_input_nodes) if n in self.dims]
 
     def _neighbours(self, node: fx.Node) -> Iterator[tuple[fx.Node, list[int]]]:
-        """Producers with the dim wanted of them, users with the output dims they might be cut along."""
-        for producer, dim in tensor_inputs(node, self.flows[node]):
+        """Producers with the dim wanted of them, users with the output dims they might be cut along.
+
+        A region ends at a matrix product: what it is made from, or makes of the region's rows, is small.
+        """
+        is_product = node.target in MATMULS
+        for producer, dim in () if is_product else tensor_inputs(node, self.flows[node]):
             if isinstance(dim, int):
                 yield producer, [dim]
-        for user in node.users:
+        for user in () if is_product and node in self.order.descendants(self.site.node) else node.users:
             if user.op == "call_function" and (tensor := next(fake_values(user), None)) is not None:
                 yield user, list(range(tensor.ndim))
 
-    def _join(self, node: fx.Node, dim: int) -> bool:
+    def _join(self, node: fx.Node, dim: RowDim) -> bool:
         if is_item(node) and node.args[0] not in self.dims and not self._join(node.args[0], dim):  # type: ignore[arg-type]
             return False  # a tuple cannot be a live-in: the call joins with its items or not at all
         outcome = self._flow_if_cut(node, dim)
@@ -142,7 +156,7 @@ class _Growth:
         self.dims[node], self.flows[node] = dim, outcome
         return True
 
-    def _flow_if_cut(self, node: fx.Node, dim: int) -> Flow | Decline:
+    def _flow_if_cut(self, node: fx.Node, dim: RowDim) -> Flow | Decline:
         """The node's flow when cut along ``dim``, if that agrees with every member it touches."""
         if node.op != "call_function":
             return self._no(node, DeclineCode.COUPLED, "is not a call")
@@ -151,20 +165,22 @@ class _Growth:
         rule = find_rule_maybe(node.target)
         if rule is None or not (is_pure(node.target) or is_item(node)):
             return self._no(node, DeclineCode.UNKNOWN_OP, self.order.why_fixed(node) or "has no rule")
+        if node.target in MATMULS and not self.config.through_matmul:
+            return self._no(node, DeclineCode.MATMUL, "is taken into a region with through_matmul=True only")
         if not self.order.same_segment(node, self.site.node):
             return self._no(node, DeclineCode.COUPLED, "stands on the other side of an in-place write")
         tensors = list(fake_values(node))
-        if not tensors or any(dim >= t.ndim for t in tensors):
+        if not tensors or (isinstance(dim, int) and any(dim >= t.ndim for t in tensors)):
             return self._no(node, DeclineCode.COUPLED, f"has no dim {dim}")
         if isinstance(node.meta["val"], (tuple, list)) and not all(is_item(user) for user in node.users):
             return self._no(node, DeclineCode.COUPLED, "is used as a tuple")
-        flow = rule(Call(node), dim)
+        flow = rule(Call(node), dim)  # type: ignore[arg-type]  # only products are asked about flattened rows
         if isinstance(flow, Blocked):
             return self._no(node, DeclineCode.COUPLED, flow.why)
         if not self._holds_rows(node, dim):
             return self._no(node, DeclineCode.COUPLED, f"does not hold the rows in dim {dim}")
         for producer, wanted in tensor_inputs(node, flow):
-            if isinstance(wanted, int) and not self._holds_rows(producer, wanted):
+            if isinstance(wanted, RowDim) and not self._holds_rows(producer, wanted):
                 return self._no(node, DeclineCode.COUPLED, f"needs other rows of {producer.name}")
             if producer in self.dims and wanted != ANY and wanted != self.dims[producer]:
                 return self._no(node, DeclineCode.COUPLED, f"needs all rows of {producer.name}")
@@ -173,10 +189,20 @@ class _Growth:
                 for producer, wanted in tensor_inputs(user, self.flows[user]):
                     if producer is node and wanted not in (ANY, dim):
                         return self._no(node, DeclineCode.COUPLED, f"{user.name} needs all its rows")
+        for producer, wanted in tensor_inputs(node, flow):
+            # Rows that were flattened exist inside of the region only, between a product and the view of it.
+            if isinstance(wanted, Flattened) and isinstance(dim, int) and not self._has_or_gets(producer, wanted):
+                return self._no(node, DeclineCode.COUPLED, "merges or splits the row dim")
         return flow
 
-    def _holds_rows(self, node: fx.Node, dim: int) -> bool:
-        return all(dim < t.ndim and same_size(t.shape[dim], self.site.steps) for t in fake_values(node))
+    def _has_or_gets(self, node: fx.Node, dim: RowDim) -> bool:
+        return self.dims[node] == dim if node in self.dims else self._join(node, dim)
+
+    def _holds_rows(self, node: fx.Node, dim: RowDim) -> bool:
+        steps = self.site.steps
+        if isinstance(dim, Flattened):
+            return same_size(dim.steps, steps) and all(dim.is_of(tuple(t.shape)) for t in fake_values(node))
+        return all(dim < t.ndim and same_size(t.shape[dim], steps) for t in fake_values(node))
 
     @staticmethod
     def _no(node: fx.Node, code: DeclineCode, why: str) -> Decline:

@@ -25,6 +25,7 @@ class DeclineCode(enum.Enum):
     NOT_FUNCTIONAL = "no loop may write here"
     COUPLED = "rows are coupled"
     UNKNOWN_OP = "no rule"
+    MATMUL = "through_matmul is off"
     NOT_BITWISE = "an op is not promised to be exact"
     REBUILD_FAILED = "chunk cannot be built"
 

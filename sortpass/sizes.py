@@ -14,6 +14,7 @@ from typing import Any
 import sympy
 import torch
 
+from sortpass.rules import Flattened
 from sortpass.torch_compat import symbol_hints
 
 ROWS = sympy.Symbol("N", integer=True, positive=True)
@@ -74,10 +75,13 @@ def _never_above(a: sympy.Expr, b: sympy.Expr) -> bool:
     return all(coefficient >= 0 for coefficient in difference.as_coefficients_dict().values())
 
 
-def bytes_of(tensor: torch.Tensor, row_dim: int | None = None, rows: sympy.Expr = ROWS) -> sympy.Expr:
+def bytes_of(tensor: torch.Tensor, row_dim: int | Flattened | None = None, rows: sympy.Expr = ROWS) -> sympy.Expr:
     """Bytes of a tensor, with the size of ``row_dim`` written as ``rows``."""
     count: sympy.Expr = sympy.Integer(tensor.element_size())
-    for dim, size in enumerate(tensor.shape):
+    shape = tuple(tensor.shape)
+    if isinstance(row_dim, Flattened):
+        shape, row_dim = row_dim.unflatten(shape), row_dim.position
+    for dim, size in enumerate(shape):
         count = count * (rows if dim == row_dim else as_expr(size))
     return sympy.expand(count)
 

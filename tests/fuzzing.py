@@ -41,12 +41,13 @@ class Options:
     scope: str = "region"
     dynamic: bool | None = None
     anchors: str = "sort"
+    through_matmul: bool = False
 
     def for_pass(self) -> dict[str, Any]:
         # The inner of a traced graph decides how exact it is.
         rest = {"min_bytes": 1, "force": True, "inner": "aot_eager"}
-        ours = {"row_chunk": self.row_chunk, "form": self.form, "scope": self.scope, "anchors": self.anchors}
-        return {**ours, **rest}
+        ours = ("row_chunk", "form", "scope", "anchors", "through_matmul")
+        return {**{name: getattr(self, name) for name in ours}, **rest}
 
 
 def options() -> st.SearchStrategy[Options]:
@@ -60,6 +61,7 @@ def options() -> st.SearchStrategy[Options]:
         scope=st.sampled_from(["region", "auto", "sort"]),
         dynamic=st.sampled_from([None, True]),
         anchors=st.sampled_from(["sort", "rowwise"]),
+        through_matmul=st.booleans(),
     )
 
 

@@ -350,4 +350,15 @@ INDEX = [
     case(aten.index_put.default, floats(6, 6), [None, bools(6)], floats(), cuts=()),
 ]  # fmt: skip
 
-CASES = [*CREATE, *UNTAGGED_POINTWISE, *POINTWISE, *REDUCE, *ROWWISE, *SHAPE, *INDEX]
+MATMUL = [
+    case(aten.mm.default, ints(6, 6), ints(6, 6), cuts=(0, 1)),
+    *(case(aten.addmm.default, ints(*bias), ints(6, 6), ints(6, 6), cuts=(0, 1), beta=2)
+      for bias in ((6,), (6, 6), (6, 1), (1, 6))),
+    case(aten.bmm.default, ints(2, 6, 3), ints(2, 3, 6), cuts=(0, 1, 2)),
+    *(case(aten.baddbmm.default, ints(*bias), ints(2, 6, 3), ints(2, 3, 6), cuts=(0, 1, 2))
+      for bias in ((2, 6, 6), (6,), (6, 1), (2, 1, 1))),
+    case(aten.linear.default, ints(6, 6), ints(6, 6), ints(6), cuts=(0, 1)),
+    case(aten.linear.default, ints(2, 6, 3), ints(4, 3), cuts=(0, 1, 2)),
+]  # fmt: skip
+
+CASES = [*CREATE, *UNTAGGED_POINTWISE, *POINTWISE, *REDUCE, *ROWWISE, *SHAPE, *INDEX, *MATMUL]

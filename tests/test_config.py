@@ -77,6 +77,7 @@ def test_every_option_changes_the_cache_id() -> None:
         "force": True,
         "dump_dir": "somewhere",
         "anchors": "rowwise",
+        "through_matmul": True,
     }
     assert set(other) == {field.name for field in dataclasses.fields(ChunkConfig)}
     ids = {cache_id(ChunkConfig(**{name: value})) for name, value in other.items()}

@@ -38,6 +38,7 @@ CALLS_PER_OVERLOAD, MAX_NUMEL = 300, 20_000
 NOT_SAMPLED = {
     **dict.fromkeys((aten.softmax.int, aten.log_softmax.int), "composite: only torch.export leaves them whole"),
     **dict.fromkeys((aten.where.Scalar, aten.where.ScalarOther, aten.where.ScalarSelf), "composite, as these"),
+    aten.linear.default: "composite, as these",
     aten.lift_fresh_copy.default: "made by tracing a constant",
     **dict.fromkeys((aten.copy.default, aten.fill.Tensor), "made by functionalizing copy_ and fill_"),
     aten.scatter.value_reduce: "the samples have a single dim, which is the scattered one",

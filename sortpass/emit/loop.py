@@ -29,11 +29,11 @@ import torch
 import torch.fx as fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from sortpass.emit.nodes import Applied, NodeBuilder, copy_chunk
+from sortpass.emit.nodes import Applied, NodeBuilder, copy_chunk, flatten_again, unflatten
 from sortpass.memory import WINDOW_PEAK
 from sortpass.plan import ChunkPlan
-from sortpass.region import Region
-from sortpass.rules import Call, value_of
+from sortpass.region import Region, RowDim
+from sortpass.rules import Call, Flattened, value_of
 from sortpass.torch_compat import fill_values, size_nodes, tracing_items, while_loop_op
 from sortpass.windows import count_windows
 
@@ -129,21 +129,32 @@ def _build_body(
     builder, buffers, counter, extra = shell.new()
     steps, num_windows, window_steps = (extra.get(size, size) for size in sizes)
     start, end = _window_bounds(builder, counter, steps, num_windows, window_steps, is_cut_again=not plan.is_bounded)
-    windows: dict[tuple[fx.Node, int], fx.Node] = {}
+    windows: dict[tuple[fx.Node, RowDim], fx.Node] = {}
     inside = dict(extra)
     for node in constants:
         inside[node] = builder.call(node.target, *node.args, origin=node, **node.kwargs)
 
-    def live_in(node: fx.Node, dim: int | None) -> fx.Node:
+    def cut(node: fx.Node, dim: int) -> fx.Node:
+        return builder.call(aten.slice.Tensor, node, dim, start, end)
+
+    def window_of(node: fx.Node, dim: RowDim) -> fx.Node:
+        if not isinstance(dim, Flattened):
+            return cut(node, dim)
+        rows = cut(unflatten(builder, node, dim, lambda size: inside.get(size, size)), dim.position)
+        return flatten_again(builder, rows, dim)
+
+    def live_in(node: fx.Node, dim: RowDim | None) -> fx.Node:
         if dim is None:
             return inside[node]
         if (node, dim) not in windows:
-            windows[node, dim] = builder.call(aten.slice.Tensor, inside[node], dim, start, end)
+            windows[node, dim] = window_of(inside[node], dim)
         return windows[node, dim]
 
     copies = copy_chunk(builder, plan.region, live_in, window_steps)
     for buffer, node in zip(buffers, plan.region.live_outs, strict=True):
-        target = builder.call(aten.slice.Tensor, buffer, plan.region.row_dims[node], start, end)
+        row_dim = plan.region.row_dims[node]
+        assert isinstance(row_dim, int)  # flattened rows do not leave
+        target = cut(buffer, row_dim)
         builder.call(aten.copy_.default, target, copies[node])
     body = shell.close(builder, (*buffers, builder.call(aten.add.Tensor, counter, 1)))
     return body, copies[plan.region.site.node]

@@ -16,8 +16,8 @@ import torch
 import torch.fx as fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from sortpass.region import Region
-from sortpass.rules import ANY, Call, value_of
+from sortpass.region import Region, RowDim
+from sortpass.rules import Call, Flattened, value_of
 from sortpass.torch_compat import refusals_unlogged
 
 aten = torch.ops.aten
@@ -72,6 +72,11 @@ class NodeBuilder:
             raise CannotBuild(origin or node, str(error).split("\n")[0]) from error
         return node
 
+    def size(self, node: fx.Node, dim: int) -> Any:
+        """A size of a node's value as an argument: a number, or a node."""
+        size = value_of(node).shape[dim]
+        return size if isinstance(size, int) else self.call(aten.sym_size.int, node, dim)
+
     def hidden_size(self, size: fx.Node) -> fx.Node:
         """The same number, of which nothing is known while tracing; see NOTE [Sizes no kernel may ask about].
 
@@ -84,6 +89,26 @@ class NodeBuilder:
         return hidden
 
 
+LiveIn = Callable[[fx.Node, "RowDim | None"], fx.Node]
+"""What stands for an outside value in a window, cut along a dim or whole."""
+
+
+def unflatten(
+    builder: NodeBuilder, node: fx.Node, dim: Flattened, inside: Callable[[Any], Any] = lambda size: size
+) -> fx.Node:
+    """A live-in with the dims back that were flattened (NOTE [Flattened rows]), to be cut along one of them.
+
+    ``inside`` gives what stands for a size where the window is.
+    """
+    sizes = [-1 if position == dim.position else inside(size) for position, size in enumerate(dim.sizes)]
+    return builder.call(aten.view.default, node, [*sizes, builder.size(node, 1)])
+
+
+def flatten_again(builder: NodeBuilder, window: fx.Node, dim: Flattened) -> fx.Node:
+    """The window of an unflattened live-in as the product takes it."""
+    return builder.call(aten.reshape.default, window, [-1, builder.size(window, len(dim.sizes))])
+
+
 def _values(args: Any) -> Any:
     return fx.map_arg(args, value_of)
 
@@ -91,7 +116,7 @@ def _values(args: Any) -> Any:
 def copy_chunk(
     builder: NodeBuilder,
     region: Region,
-    live_in: Callable[[fx.Node, int | None], Any],
+    live_in: LiveIn,
     window_steps: Any,
 ) -> Mapping[fx.Node, fx.Node]:
     """Copy the region's nodes for one window.
@@ -114,7 +139,7 @@ def copy_chunk(
                 return arg
             if arg in copies:
                 return copies[arg]
-            return live_in(arg, dim if isinstance(dim, int) and dim is not ANY else None)
+            return live_in(arg, dim if isinstance(dim, RowDim) else None)
 
         new_args: dict[str, Any] = {}
         for name, arg in args.items():

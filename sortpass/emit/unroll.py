@@ -23,8 +23,10 @@ import torch
 import torch.fx as fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from sortpass.emit.nodes import Applied, NodeBuilder, copy_chunk
+from sortpass.emit.nodes import Applied, LiveIn, NodeBuilder, copy_chunk, flatten_again, unflatten
 from sortpass.plan import ChunkPlan
+from sortpass.region import RowDim
+from sortpass.rules import Flattened
 from sortpass.torch_compat import physical_order, size_nodes, tracing_items
 
 aten = torch.ops.aten
@@ -63,17 +65,25 @@ class _Pieces:
 
     def __init__(self, builder: NodeBuilder) -> None:
         self.builder = builder
-        self._made: dict[tuple[int, fx.Node, int], fx.Node] = {}
+        self._made: dict[tuple[int, fx.Node, RowDim], fx.Node] = {}
+        self._unflattened: dict[tuple[fx.Node, Flattened], fx.Node] = {}
 
-    def live_in(self, window: int) -> Any:
-        def piece_of(node: fx.Node, dim: int | None) -> fx.Node:
+    def live_in(self, window: int) -> LiveIn:
+        def piece_of(node: fx.Node, dim: RowDim | None) -> fx.Node:
             if dim is None:
                 return node
             if (window, node, dim) not in self._made:
-                self._made[window, node, dim] = self._cut(node, dim, window)
+                self._made[window, node, dim] = self._piece(node, dim, window)
             return self._made[window, node, dim]
 
         return piece_of
+
+    def _piece(self, node: fx.Node, dim: RowDim, window: int) -> fx.Node:
+        if not isinstance(dim, Flattened):
+            return self._cut(node, dim, window)
+        if (node, dim) not in self._unflattened:
+            self._unflattened[node, dim] = unflatten(self.builder, node, dim)
+        return flatten_again(self.builder, self._cut(self._unflattened[node, dim], dim.position, window), dim)
 
     def size(self, window: int) -> Any:
         """Rows of a piece: an int, or a node."""
@@ -128,8 +138,9 @@ class _DynamicPieces(_Pieces):
         return self.builder.call(aten.slice.Tensor, node, dim, start, end)
 
 
-def _join(builder: NodeBuilder, live_out: fx.Node, parts: list[fx.Node], dim: int) -> fx.Node:
+def _join(builder: NodeBuilder, live_out: fx.Node, parts: list[fx.Node], dim: RowDim) -> fx.Node:
     """``cat`` in the order of the whole's memory, so that the result has the whole's strides."""
+    assert isinstance(dim, int)  # flattened rows do not leave
     order = physical_order(live_out.meta["val"])
     if order == list(range(len(order))):
         return builder.call(aten.cat.default, parts, dim, origin=live_out)

@@ -1,8 +1,9 @@
 """What the pass knows about ops: where the row dim goes, one place per op."""
 
-from sortpass.rules import create, index, pointwise, reduce, rowwise, shape
+from sortpass.rules import create, index, matmul, pointwise, reduce, rowwise, shape
 from sortpass.rules.call import Call, same_size, value_of
 from sortpass.rules.exactness import Exactness, declared_exactness, exactness_of
+from sortpass.rules.matmul import MATMULS, Flattened
 from sortpass.rules.registry import (
     ANY,
     WHOLE,
@@ -16,10 +17,12 @@ from sortpass.rules.registry import (
 
 __all__ = [
     "ANY",
+    "MATMULS",
     "WHOLE",
     "Blocked",
     "Call",
     "Exactness",
+    "Flattened",
     "Flow",
     "create",
     "declared_exactness",
@@ -27,6 +30,7 @@ __all__ = [
     "find_rule_maybe",
     "index",
     "is_pure",
+    "matmul",
     "pointwise",
     "reduce",
     "register_rule",

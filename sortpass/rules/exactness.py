@@ -70,7 +70,7 @@ def declared_exactness(op: Any) -> Level:
     return Exactness.COPIES if op is operator.getitem else _LEVELS.get(op, Exactness.CLOSE)
 
 
-def exactness_of(node: fx.Node, row_dim: int) -> Exactness:
+def exactness_of(node: fx.Node, row_dim: Any) -> Exactness:
     """The level of one call whose output is cut along ``row_dim``."""
     level = declared_exactness(node.target)
     level = level if isinstance(level, Exactness) else level(Call(node), row_dim)

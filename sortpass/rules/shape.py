@@ -8,6 +8,7 @@ import torch
 
 from sortpass.rules.call import Call, same_size, wrap_dim
 from sortpass.rules.exactness import Exactness, selects
+from sortpass.rules.matmul import flattened_product_maybe
 from sortpass.rules.registry import Blocked, Flow, aligned_dim, register_rule
 
 aten = torch.ops.aten
@@ -18,13 +19,15 @@ def view(call: Call, row_dim: int) -> Flow | Blocked:
     """A view keeps the row dim where one input dim has the same size and the same number of elements before it.
 
     ``[N, 1] <- [N]`` cut along 0: the input along 0. ``[B, T, V] <- [B * T, V]`` along 2: along 1; along 0: blocked,
-    since no single input dim is ``B``.
+    since no single input dim is ``B``; but of a matrix product, see NOTE [Flattened rows] (``rules/matmul.py``).
     """
     source, target = call.shape("self"), call.out_shape
     for dim in range(len(source)):
         before_source, before_target = _product(source[:dim]), _product(target[:row_dim])
         if same_size(source[dim], target[row_dim]) and same_size(before_source, before_target):
             return Flow({"self": dim}, resized={"size" if "size" in call.args else "shape": row_dim})
+    if (flattened := flattened_product_maybe(call, row_dim)) is not None:
+        return Flow({"self": flattened}, resized={"size" if "size" in call.args else "shape": row_dim})
     return Blocked("merges or splits the row dim")
 
 
