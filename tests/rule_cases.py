@@ -347,7 +347,12 @@ INDEX = [
     case(aten.index_put.default, floats(2, 6, 4), [None, ints(2, 2)], floats(2, 2, 2, 4), True, cuts=(0, 2)),
     case(aten.index_put.default, floats(2, 6, 4), [None, None, ints(3)], floats(2, 6, 3), True, cuts=(0, 1)),
     case(aten.index_put.default, floats(6, 6), [ints(6), ints(6)], floats(), cuts=()),
-    case(aten.index_put.default, floats(6, 6), [None, bools(6)], floats(), cuts=()),
+    case(aten.index_put.default, floats(6, 6), [bools(6, 6)], floats(), cuts=(0, 1)),
+    case(aten.index_put.default, floats(6, 6), [bools(6)], floats(1, 1), cuts=(0, 1)),
+    case(aten.index_put.default, floats(6, 6), [None, bools(6)], floats(), cuts=(0, 1)),
+    case(aten.index_put.default, floats(6, 6, 4), [None, bools(6, 4)], floats(1), True, cuts=(0, 1, 2)),
+    case(aten.index_put.default, floats(6, 6), [bools(6)], floats(6), cuts=()),
+    case(aten.index_put.default, floats(6, 6), [bools(6, 6), ints(6)], floats(), cuts=()),
 ]  # fmt: skip
 
 MATMUL = [

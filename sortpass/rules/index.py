@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from sortpass.rules.call import Call, value_of
+from sortpass.rules.call import Call, same_size, value_of
 from sortpass.rules.exactness import Exactness, selects
 from sortpass.rules.registry import NOT_AS_FAKED, Blocked, Flow, aligned_dim, register_rule
 from sortpass.torch_compat import is_contiguous
@@ -92,7 +92,12 @@ def _put_exactness(call: Call, row_dim: int) -> Exactness:
 
 @register_rule(aten.index_put.default, exactness=_put_exactness)
 def index_put(call: Call, row_dim: int) -> Flow | Blocked:
-    """``x[:, idx] = values``: with ``x[N, V]`` and ``idx[K]``, ``values`` broadcasts to ``[N, K]``."""
+    """``x[:, idx] = values``: with ``x[N, V]`` and ``idx[K]``, ``values`` broadcasts to ``[N, K]``.
+
+    ``x[mask] = 0.0``: ``mask[N, V]`` is cut as ``x`` is, and ``mask[N]`` is cut along 0 where ``x`` is.
+    """
+    if (mask_place := _mask_place_maybe(call)) is not None:
+        return _put_by_mask(call, row_dim, mask_place)
     place = _indexed_dim(call)
     if isinstance(place, Blocked):
         return place
@@ -103,6 +108,22 @@ def index_put(call: Call, row_dim: int) -> Flow | Blocked:
     written_dim = row_dim if row_dim < place else row_dim + len(idx_shape) - 1
     values_dim = aligned_dim(call.shape("values"), written, written_dim)
     return Flow({"self": row_dim, "indices": (None,) * len(call["indices"]), "values": values_dim})
+
+
+def _put_by_mask(call: Call, row_dim: int, place: int) -> Flow | Blocked:
+    if not all(same_size(size, 1) for size in call.shape("values")):
+        return Blocked("writes values where a mask is set, and which value goes where depends on the rows before")
+    flow: list[Any] = [None] * len(call["indices"])
+    if place <= row_dim < place + value_of(call["indices"][place]).ndim:
+        flow[place] = row_dim - place
+    return Flow({"self": row_dim, "indices": tuple(flow), "values": None})
+
+
+def _mask_place_maybe(call: Call) -> int | None:
+    """The first dim of ``self`` that a mask stands for, where a mask is all that ``indices`` holds."""
+    places = [place for place, idx in enumerate(call["indices"]) if idx is not None]
+    is_mask = len(places) == 1 and value_of(call["indices"][places[0]]).dtype is torch.bool
+    return places[0] if is_mask else None
 
 
 def _indexed_dim(call: Call) -> int | Blocked:
