@@ -106,6 +106,7 @@ COUPLED = {
     "x[idx, idx]": (aten.index.Tensor, floats(6, 6), [ints(6), ints(6)]),
     "x[mask]": (aten.index.Tensor, floats(6, 6), [bools(6)]),
     "x[idx] = v": (aten.index_put.default, floats(6, 6), [ints(3)], floats(6)),
+    "x[mask] = values": (aten.index_put.default, floats(6, 6), [bools(6)], floats(6)),
     "gather along the rows": (aten.gather.default, floats(6, 6), 0, ints(6, 6)),
     "scatter along the rows": (aten.scatter.src, floats(6, 6), 0, ints(6, 6), floats(6, 6)),
     "scatter_add along the rows": (aten.scatter_add.default, floats(6, 6), -2, ints(6, 6), floats(6, 6)),
