@@ -23,6 +23,7 @@ from sortpass.chunk_pass import ChunkedSortPass
 from sortpass.config import OPTION_NAMES, ChunkConfig, unknown_option
 from sortpass.errors import ConfigError
 from sortpass.fallback import compile_rewritten, compile_with_hook, explain_out_of_memory
+from sortpass.shrink import ShrinkingCall
 
 
 def chunked_sort(
@@ -52,15 +53,25 @@ def chunked_sort(
     ours = {key: value for key, value in (options or {}).items() if key in OPTION_NAMES}
     theirs = {key: value for key, value in (options or {}).items() if key not in OPTION_NAMES}
     config = ChunkConfig.from_options(ours)
-    if config.inner == "inductor":
-        compiled = _compile_inductor(gm, example_inputs, config, theirs, mode)
-    else:
+
+    def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], config: ChunkConfig) -> Callable[..., Any]:
+        if config.inner == "inductor":
+            return _compile_inductor(gm, example_inputs, config, theirs, mode)
         for key in theirs:
             raise unknown_option(key)
         if mode is not None:
             raise ConfigError(f"mode={mode!r} is for inner='inductor'; inner={config.inner!r} has no modes")
-        compiled = _compile_aot(gm, example_inputs, config)
-    return explain_out_of_memory(compiled, config)
+        return _compile_aot(gm, example_inputs, config)
+
+    if config.on_oom == "raise":
+        return explain_out_of_memory(compile_graph(gm, example_inputs, config), config)
+    return ShrinkingCall(
+        gm,
+        example_inputs,
+        config,
+        compile_graph,
+        lambda gm, example_inputs, look_at: aot_graphs(look_at, config.inner)(gm, example_inputs),
+    )
 
 
 def _compile_inductor(

@@ -21,8 +21,10 @@ from sortpass.errors import ConfigError
 SCOPES = ("auto", "region", "sort")
 FORMS = ("auto", "unroll", "loop")
 ON_MISS = ("ignore", "warn", "raise")
+ON_OOM = ("raise", "shrink")
 EXACTNESS = ("any", "bitwise")
 ANCHORS = ("sort", "rowwise")
+CHOICES = {"scope": SCOPES, "form": FORMS, "exactness": EXACTNESS, "on_miss": ON_MISS, "on_oom": ON_OOM}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,6 +93,14 @@ class ChunkConfig:
     """What to do when a forward or inference graph has no sort that was rewritten: ``"ignore"``, ``"warn"`` or
     ``"raise"`` (:class:`~sortpass.errors.NothingRewritten`)."""
 
+    on_oom: str = "raise"
+    """What to do when a compiled call runs out of memory. ``"raise"``: raise the error, naming the option to lower.
+    ``"shrink"``: compile the graph again with half the rows a chunk, log a warning, and run the call again, down to one
+    row; later calls start there, and from then on ``row_chunk`` decides. Only a graph that draws no random numbers,
+    writes into none of its inputs and has no other effects is run again. For the backend only, since ``rewrite`` and
+    ``ChunkedSortPass`` have no call to run again; and for inference and forward only: running out of memory in a
+    backward is an error."""
+
     def __post_init__(self) -> None:
         for name in ("row_chunk", "min_bytes", "max_unroll"):
             if not (name == "row_chunk" and self.row_chunk is None):
@@ -100,7 +110,7 @@ class ChunkConfig:
         for name in ("force", "through_matmul"):
             if not isinstance(value := getattr(self, name), bool):
                 raise ConfigError(f"option {name!r} is {value!r} ({type(value).__name__}); expected True or False")
-        for name, choices in (("scope", SCOPES), ("form", FORMS), ("exactness", EXACTNESS), ("on_miss", ON_MISS)):
+        for name, choices in CHOICES.items():
             _check_choice(name, getattr(self, name), choices)
         if not isinstance(self.dump_dir, (str, type(None))):
             raise ConfigError(
@@ -122,8 +132,11 @@ class ChunkConfig:
         return cls(**options)
 
     def cache_key(self) -> str:
-        """Text that differs whenever two configs could leave different graphs (or raise differently) for one input."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        """Text that differs whenever two configs could leave different graphs (or raise differently) for one input.
+
+        ``on_oom`` is not in it: what a shrunk graph is compiled with differs in ``row_chunk``.
+        """
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "on_oom"}
         if callable(self.inner):
             fields["inner"] = f"{getattr(self.inner, '__module__', '')}.{getattr(self.inner, '__qualname__', '')}"
         return repr(sorted(fields.items()))

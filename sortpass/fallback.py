@@ -4,7 +4,8 @@ An inner compiler that fails on a rewritten graph: the rewritten graph runs unco
 graph as written: whoever asked for a bound would get an out-of-memory error instead, far from its cause. A graph in
 which nothing was rewritten fails as it would without the pass.
 
-An ``OutOfMemoryError`` of a compiled call is raised again with a sentence that names the option to lower.
+An ``OutOfMemoryError`` of a compiled call is raised again with a sentence that names the option to lower, or with
+``on_oom="shrink"`` the call is run again (:mod:`sortpass.shrink`).
 """
 
 from __future__ import annotations
@@ -78,6 +79,26 @@ def _run_uncompiled(gm: fx.GraphModule, example_inputs: Sequence[Any], error: Ex
 
 def explain_out_of_memory(compiled: Compiler, config: ChunkConfig) -> Compiler:
     """The compiled function, with a sentence added to its out-of-memory errors."""
+
+    def call(*args: Any) -> Any:
+        try:
+            return compiled(*args)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise explained(error, config) from error
+
+    return call
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    # The CPU allocator has no exception of its own.
+    is_cpu = "DefaultCPUAllocator: can't allocate memory" in str(error)
+    return is_cpu or isinstance(error, torch.OutOfMemoryError)
+
+
+def explained(error: RuntimeError, config: ChunkConfig, *more: str) -> RuntimeError:
+    """An out-of-memory error like this one, which also names the option to lower, and says what ``more`` has to."""
     if config.row_chunk is not None:
         bound = f"row_chunk={config.row_chunk} rows"
     else:
@@ -86,16 +107,5 @@ def explain_out_of_memory(compiled: Compiler, config: ChunkConfig) -> Compiler:
         f"sortpass: sorts that were rewritten run in chunks of at most {bound}; lower row_chunk or memory_budget to "
         "lower the peak, or see what was rewritten with sortpass.capture_reports()"
     )
-
-    def call(*args: Any) -> Any:
-        try:
-            return compiled(*args)
-        except torch.OutOfMemoryError as error:
-            raise torch.OutOfMemoryError(f"{error}\n{advice}") from error
-        except RuntimeError as error:
-            # The CPU allocator has no exception of its own.
-            if "DefaultCPUAllocator: can't allocate memory" not in str(error):
-                raise
-            raise RuntimeError(f"{error}\n{advice}") from error
-
-    return call
+    kind = torch.OutOfMemoryError if isinstance(error, torch.OutOfMemoryError) else RuntimeError
+    return kind("\n".join([str(error), advice, *more]))

@@ -125,6 +125,7 @@ class PassReport:
 
 
 _capturing: ContextVar[list[PassReport] | None] = ContextVar("sortpass_reports", default=None)
+_listening: ContextVar[list[PassReport] | None] = ContextVar("sortpass_reports_of_one_graph", default=None)
 
 
 @contextlib.contextmanager
@@ -152,16 +153,27 @@ def capture_reports() -> Iterator[list[PassReport]]:
         _capturing.reset(token)
 
 
+@contextlib.contextmanager
+def reports_of() -> Iterator[list[PassReport]]:
+    """Collect reports for the package's own use: caches stay on, so a graph that one of them had has no report."""
+    reports: list[PassReport] = []
+    token = _listening.set(reports)
+    try:
+        yield reports
+    finally:
+        _listening.reset(token)
+
+
 def is_capturing() -> bool:
     """Whether a :func:`capture_reports` block is active."""
     return _capturing.get() is not None
 
 
 def publish(report: PassReport) -> None:
-    """Hand a finished report to the active :func:`capture_reports` block, if any."""
-    reports = _capturing.get()
-    if reports is not None:
-        reports.append(report)
+    """Hand a finished report to the active :func:`capture_reports` block, if any, and to :func:`reports_of`."""
+    for reports in (_capturing.get(), _listening.get()):
+        if reports is not None:
+            reports.append(report)
 
 
 def op_name(node: fx.Node) -> str:

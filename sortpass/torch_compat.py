@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import sympy
 import torch
 import torch.fx as fx
 from torch._dynamo.guards import GuardBuilder
@@ -32,6 +33,7 @@ from torch.fx.experimental.symbolic_shapes import (
     sym_and,
 )
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+from torch.utils._python_dispatch import _disable_current_modes
 
 log = logging.getLogger(__name__)
 
@@ -341,3 +343,59 @@ def fill_values(graph: fx.Graph) -> None:
     for node in graph.nodes:
         if node.op == "call_function" and "val" not in node.meta and node.target.__module__ == "_operator":
             node.meta["val"] = node.target(*fx.map_arg(node.args, lambda arg: arg.meta["val"]))
+
+
+def captured_inputs(gm: fx.GraphModule) -> list[Any]:
+    """The fake inputs that Dynamo captured a graph with. Backends get the real ones, which nobody may keep.
+
+    (``meta["example_value"]`` of the placeholders.)
+    """
+    return [node.meta["example_value"] for node in gm.graph.find_nodes(op="placeholder")]
+
+
+@contextlib.contextmanager
+def compiling_again(fakes: Sequence[Any]) -> Iterator[None]:
+    """Compile a graph that Dynamo captured earlier, while one of its calls runs.
+
+    The shape environment is the same, so sizes stay as dynamic as they were. (``torch._guards.tracing``, as where AOT
+    autograd compiles a backward on its first call; ``compile_lock`` and ``_disable_current_modes``, as Dynamo does.)
+
+    Args:
+        fakes: see :func:`captured_inputs`.
+    """
+    mode = next((fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor)), None)
+    context = torch._guards.TracingContext(mode)
+    with torch._dynamo.convert_frame.compile_lock, _disable_current_modes(), torch._guards.tracing(context):
+        yield
+
+
+def writes_outside_graph() -> bool:
+    """Whether what AOT autograd compiled last under :func:`compiling_again` writes into inputs after the graph ran.
+
+    It does where gradients are wanted, and for writes that change more than values. (``ViewAndMutationMeta``.)
+    """
+    metadata = torch._guards.TracingContext.get().fw_metadata
+    return metadata is not None and metadata.num_mutated_inp_runtime_indices > 0
+
+
+def guards_of(fakes: Sequence[Any]) -> tuple[Any, ...]:
+    """The guards so far on the sizes of these inputs. (``ShapeEnv.guards``, which grows also when frozen.)"""
+    symbolic = next((size for fake in fakes for size in _sizes(fake) if isinstance(size, torch.SymInt)), None)
+    return () if symbolic is None else tuple(guard.expr for guard in symbolic.node.shape_env.guards)
+
+
+def guards_hold(guards: Sequence[Any], fakes: Sequence[Any], args: Sequence[Any]) -> bool:
+    """Whether guards hold for these real arguments. Dynamo checks only those added while it compiled."""
+    if not guards:
+        return True
+    both = zip(fakes, args, strict=True)
+    pairs = itertools.chain.from_iterable(zip(_sizes(fake), _sizes(arg), strict=False) for fake, arg in both)
+    symbolic = ((size.node.expr, value) for size, value in pairs if isinstance(size, torch.SymInt))
+    values = {expr: sympy.Integer(value) for expr, value in symbolic if expr.is_Symbol}
+    return all(guard.xreplace(values) == sympy.true for guard in guards)
+
+
+def _sizes(value: Any) -> Sequence[Any]:
+    if isinstance(value, torch.Tensor):
+        return value.shape
+    return (value,) if isinstance(value, (int, torch.SymInt)) else ()

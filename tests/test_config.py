@@ -24,7 +24,9 @@ def test_a_count_that_is_not_a_positive_int_is_refused_by_name_and_value(name: s
     assert repr(value) in str(error.value)
 
 
-@pytest.mark.parametrize("name, value, near", [("scope", "regions", "region"), ("form", "lop", "loop")])
+@pytest.mark.parametrize(
+    "name, value, near", [("scope", "regions", "region"), ("form", "lop", "loop"), ("on_oom", "shrinks", "shrink")]
+)
 def test_a_wrong_choice_lists_the_choices_and_the_nearest(name: str, value: str, near: str) -> None:
     with pytest.raises(ConfigError, match=f"option '{name}' is '{value}' .did you mean '{near}'.*choices are: "):
         ChunkConfig(**{name: value})
@@ -63,7 +65,7 @@ def test_rewrite_and_the_inductor_pass_check_options_too(entry) -> None:
             build(chunk=8)
 
 
-def test_every_option_changes_the_cache_id() -> None:
+def test_every_option_that_may_change_a_graph_changes_the_cache_id() -> None:
     other = {
         "row_chunk": 7,
         "min_bytes": 7,
@@ -79,7 +81,9 @@ def test_every_option_changes_the_cache_id() -> None:
         "anchors": "rowwise",
         "through_matmul": True,
     }
-    assert set(other) == {field.name for field in dataclasses.fields(ChunkConfig)}
+    same = {"on_oom": "shrink"}
+    assert {*other, *same} == {field.name for field in dataclasses.fields(ChunkConfig)}
+    assert cache_id(ChunkConfig(**same)) == cache_id(ChunkConfig())
     ids = {cache_id(ChunkConfig(**{name: value})) for name, value in other.items()}
     assert len(ids | {cache_id(ChunkConfig())}) == len(other) + 1
 
