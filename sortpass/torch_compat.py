@@ -348,9 +348,9 @@ def fill_values(graph: fx.Graph) -> None:
 def captured_inputs(gm: fx.GraphModule) -> list[Any]:
     """The fake inputs that Dynamo captured a graph with. Backends get the real ones, which nobody may keep.
 
-    (``meta["example_value"]`` of the placeholders.)
+    (``meta["example_value"]`` of the placeholders; None each in a graph that is not Dynamo's.)
     """
-    return [node.meta["example_value"] for node in gm.graph.find_nodes(op="placeholder")]
+    return [node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder")]
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import assert_same, compile_chunked
+from helpers import TINY, assert_same, capture_graph, compile_chunked
 from test_backend import run_python
 from torch._dynamo.exc import SkipFrame
 from torch._dynamo.utils import counters
@@ -286,6 +286,17 @@ def test_a_compile_that_fails_raises_the_original_error(caplog: pytest.LogCaptur
         shrinking(sort_cumsum, memory)(torch.randn(40, 20))
     assert_is_original(raised.value.__cause__, memory.error)
     assert caplog.records[-1].exc_info is not None
+
+
+def test_a_graph_that_is_not_from_dynamo_raises_the_original_error() -> None:
+    x = torch.randn(40, 20)
+    memory = LimitedMemory(1_000)
+    options = {**TINY, "on_oom": "shrink", "inner": memory}
+    step = sortpass.chunked_sort(capture_graph(sort_cumsum, x), [x], options=options)
+    assert torch.equal(step(x)[0], sort_cumsum(x))
+    memory.rows = 1
+    with pytest.raises(torch.OutOfMemoryError, match="did not run it again: compiling it again failed"):
+        step(x)
 
 
 def test_gradients_are_as_whole() -> None:
