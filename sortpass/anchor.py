@@ -64,7 +64,7 @@ def rewrite_anchor(
             return applied
         assert isinstance(owner, fx.Node)
         unfit.append(dataclasses.replace(applied, node=owner.name))  # the region may do without it
-    check_rewrite(gm, applied.replacements)
+    check_rewrite(gm, {**applied.replacements, **applied.copies})
     _warn_if_short(plan)
     if not plan.is_bounded:
         plan = _rewrite_inside(plan, applied, config, kind)

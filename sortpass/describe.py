@@ -53,6 +53,7 @@ def report_rewrite(plan: ChunkPlan, sorts: list[fx.Node], anchor: fx.Node) -> di
             form=plan.form,
             scope=plan.scope,
             exactness=plan.exactness,
+            written_over=written_over(plan),
             region_ops=tuple(op_name(member) for member in region.nodes),
             boundary=region.boundary,
         )
@@ -69,13 +70,20 @@ def source_line(node: fx.Node) -> str:
     return f"{Path(path).name}:{number}: {code.strip()}"
 
 
+def written_over(plan: ChunkPlan) -> tuple[str, ...]:
+    """Names of what results are written over; a loop does so, pieces are joined in new memory."""
+    overwrites = plan.region.overwrites.values() if plan.form == "loop" else ()
+    return tuple(overwrite.target.name for overwrite in overwrites)
+
+
 def _reason(plan: ChunkPlan, whole: int, chunked: int) -> str:
     prediction = plan.prediction
     per_element = [f"{count / prediction.elements:.1f}" for count in (whole, chunked)]
     held = format_bytes(prediction.bytes_of(prediction.window))
+    over = f", written over {', '.join(names)}" if (names := written_over(plan)) else ""
     return (
         f"{plan.form} of {plan.num_windows} windows, at most {plan.window_rows} rows each ({plan.rows.why}; a window "
-        f"holds {held}), {len(plan.region.nodes)} ops in the region; predicted peak {format_bytes(whole)} -> "
+        f"holds {held}), {len(plan.region.nodes)} ops in the region{over}; predicted peak {format_bytes(whole)} -> "
         f"{format_bytes(chunked)} ({per_element[0]} -> {per_element[1]} bytes per element)"
     )
 

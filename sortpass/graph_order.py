@@ -9,12 +9,16 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable
 from functools import cache
+from typing import Any
 
 import torch
 import torch.fx as fx
 
 from sortpass.rules import is_pure
 from sortpass.torch_compat import while_loop_op
+
+_FRESH = (torch.ops.aten.empty_strided.default, torch.ops.aten.full.default)
+"""What makes the buffers and the counter of a loop, which nobody else reads."""
 
 
 class GraphOrder:
@@ -119,7 +123,10 @@ def is_write(node: fx.Node) -> bool:
     """Whether the node may write into memory that other nodes read."""
     if node.op != "call_function":
         return False
+    if node.target is while_loop_op:  # the only loop the pass meets is its own, which writes what it carries
+        carried: Any = node.args[2]
+        return any(buffer.target not in _FRESH for buffer in carried)
     if isinstance(node.target, torch._ops.HigherOrderOperator):
-        return node.target is not while_loop_op  # the only loop the pass meets is its own, which writes to fresh memory
+        return True
     schema = getattr(node.target, "_schema", None)
     return schema is not None and schema.is_mutable

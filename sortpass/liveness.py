@@ -101,11 +101,16 @@ def peak_of(moments: Iterable[Moment]) -> Peak:
 class Storages:
     """Whose memory each node's value is."""
 
-    def __init__(self, nodes: Iterable[fx.Node], made_by_loop: Iterable[fx.Node] = ()) -> None:
-        """``made_by_loop`` are the live-outs of a region that is not among ``nodes``, but run as one event."""
+    def __init__(self, nodes: Iterable[fx.Node], made_by_loop: Mapping[fx.Node, fx.Node | None] | None = None) -> None:
+        """``made_by_loop`` are the live-outs of a region that is not among ``nodes``, but run as one event, each with
+        the node that it is written over, if any."""
+        made_by_loop = made_by_loop or {}
+        written_over = {target: node for node, target in made_by_loop.items() if target is not None}
         self._of: dict[fx.Node, tuple[Storage, ...]] = {node: ((node, 0),) for node in made_by_loop}
         for node in nodes:
             self._of[node] = self._find(node)
+            if node in written_over:
+                self._of[written_over[node]] = self._of[node]
 
     def __getitem__(self, node: fx.Node) -> tuple[Storage, ...]:
         """The storages a node's value lies in: one, one per output of a tuple, none where an input's."""
@@ -121,8 +126,11 @@ class Storages:
         if node.op != "call_function":
             return ()
         if is_item(node):
-            owner, index = node.args[0], node.args[1]
-            of_owner = self[owner]  # type: ignore[index]
+            owner: Any = node.args[0]
+            index = node.args[1]
+            if owner.target is while_loop_op:
+                return self[owner.args[2][index]]
+            of_owner = self[owner]
             return (of_owner[index],) if isinstance(index, int) and index < len(of_owner) else ()
         if node.target is while_loop_op:
             carried: Any = node.args[2]

@@ -109,14 +109,21 @@ class GraphMemory:
         )
         return peak_of(run_events(events, (), self.hints))
 
-    def in_windows(self, scratch: Peak, rows: int) -> Span:
-        """The graph with the region as one step that makes the live-outs and takes this much scratch."""
+    def in_windows(self, scratch: Peak, rows: int, *, in_place: bool) -> Span:
+        """The graph with the region as one step that makes the live-outs and takes this much scratch.
+
+        ``in_place``: those that can be are written over what the region reads.
+        """
         region, anchor = self.region, self.region.site.node
-        outside = [node for node in self.order.nodes if node not in self.members or node in region.recomputed]
-        storages = Storages(outside, region.live_outs)
+        overwrites = region.overwrites if in_place else {}
+        dropped = {overwrite.copy for overwrite in overwrites.values()}
+        stays = [node for node in self.order.nodes if node not in dropped]
+        outside = [node for node in stays if node not in self.members or node in region.recomputed]
+        targets = {node: overwrites[node].target if node in overwrites else None for node in region.live_outs}
+        storages = Storages(outside, targets)
         inputs = {dep for node in region.nodes for dep in node.all_input_nodes if dep not in self.members}
         reads = frozenset(storage for node in inputs for storage in storages[node])
-        makes = {(node, 0): size for node, size in self.live_out_bytes().items()}
+        makes = {(node, 0): size for node, size in self.live_out_bytes().items() if node not in overwrites}
         point = last_needed(region, self.order)
         early = moved_behind(point, region, self.order)
         behind = self.order.position[point] + 1
@@ -128,7 +135,7 @@ class GraphMemory:
             storages,
             rows,
             {anchor},
-            held=makes,
+            held=[storage for node in region.live_outs for storage in storages[node]],
             needs_memory=lambda user: user in self.members or reads_memory(user),
         )
 

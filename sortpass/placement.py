@@ -21,7 +21,9 @@ def last_needed(region: Region, order: GraphOrder) -> fx.Node:
     )
     # A live-in may have been written to after it was made: x.mul_(2); x.sort().
     write = order.last_write_before(region.site.node)
-    return max(anchor, last_placeholder, write or anchor, key=order.position.__getitem__)
+    # Whoever reads what the windows write over must have done so.
+    readers = [reader for overwrite in region.overwrites.values() for reader in overwrite.readers]
+    return max(anchor, last_placeholder, write or anchor, *readers, key=order.position.__getitem__)
 
 
 def moved_behind(point: fx.Node, region: Region, order: GraphOrder) -> list[fx.Node]:

@@ -86,8 +86,8 @@ def predict(memory: GraphMemory, site: SortSite, row_chunk: int) -> Prediction:
         sizes[expr] = num_steps
     return Prediction(
         whole=memory.whole(num_steps * per_step),
-        loop=memory.in_windows(window, num_steps * per_step),
-        unroll=memory.in_windows(joining, num_steps * per_step),
+        loop=memory.in_windows(window, num_steps * per_step, in_place=True),
+        unroll=memory.in_windows(joining, num_steps * per_step, in_place=False),
         window=window,
         sizes=sizes,
         elements=num_steps * per_step * (judged_size(site.row_length, site.by_bound) or 1),

@@ -23,6 +23,7 @@ from sortpass.convex import convex_subset
 from sortpass.edges import find_live_outs, trim_edges
 from sortpass.errors import InternalError
 from sortpass.graph_order import GraphOrder, is_item
+from sortpass.overwrite import Overwrite, find_overwrites
 from sortpass.report import Decline, DeclineCode, op_name
 from sortpass.rules import ANY, MATMULS, Blocked, Call, Flattened, Flow, find_rule_maybe, is_pure, same_size
 from sortpass.sites import SortSite
@@ -43,6 +44,7 @@ class Region:
         flows: member -> what it needs of its arguments.
         live_outs: members whose values are read outside, in graph order.
         recomputed: members that are views read outside; they also stay outside, on top of a live-out or live-in.
+        overwrites: live-out -> what a loop writes it over; the others get a buffer.
         boundary: what kept neighbours out.
     """
 
@@ -52,6 +54,7 @@ class Region:
     flows: Mapping[fx.Node, Flow]
     live_outs: tuple[fx.Node, ...]
     recomputed: tuple[fx.Node, ...]
+    overwrites: Mapping[fx.Node, Overwrite]
     boundary: tuple[Decline, ...]
 
 
@@ -88,16 +91,39 @@ def grow_region(
     members = trim_edges(members, growth.dims, site.node, order)
     if site.node not in members:
         return Decline(DeclineCode.NOT_DENSE, site.node.name, "its outputs have strides that windows cannot write to")
+    nodes = tuple(node for node in order.nodes if node in members)
+    row_dims = {node: growth.dims[node] for node in nodes}
+    flows = {node: growth.flows[node] for node in nodes}
     live_outs, recomputed = find_live_outs(members, order)
+    overwrites, copied = find_overwrites(live_outs, recomputed, row_dims, _reads(flows), order)
     return Region(
         site=site,
-        nodes=tuple(node for node in order.nodes if node in members),
-        row_dims={node: growth.dims[node] for node in members},
-        flows={node: growth.flows[node] for node in members},
+        nodes=nodes,
+        row_dims=row_dims,
+        flows=flows,
         live_outs=tuple(live_outs),
         recomputed=tuple(recomputed),
-        boundary=tuple(decline for node, decline in growth.blocked.items() if node not in members),
+        overwrites=overwrites,
+        boundary=tuple(_boundary(growth.blocked, {*members, *(o.copy for o in overwrites.values())}, copied)),
     )
+
+
+def _boundary(
+    blocked: Mapping[fx.Node, Decline], gone: Collection[fx.Node | None], copied: Mapping[fx.Node, Decline]
+) -> Iterator[Decline]:
+    for node, decline in blocked.items():
+        if node not in gone:
+            yield copied.get(node, decline)
+
+
+def _reads(flows: Mapping[fx.Node, Flow]) -> dict[fx.Node, list[RowDim | None]]:
+    """Nodes outside whose values the members read -> the dims they cut them along, None for all rows."""
+    found: dict[fx.Node, list[RowDim | None]] = {}
+    for node, flow in flows.items():
+        for producer, dim in tensor_inputs(node, flow):
+            if producer not in flows and dim != ANY:
+                found.setdefault(producer, []).append(dim)
+    return found
 
 
 class _Growth:

@@ -26,6 +26,7 @@ class DeclineCode(enum.Enum):
     COUPLED = "rows are coupled"
     UNKNOWN_OP = "no rule"
     MATMUL = "through_matmul is off"
+    COPIED_BACK = "not written in place"
     NOT_BITWISE = "an op is not promised to be exact"
     REBUILD_FAILED = "chunk cannot be built"
 
@@ -65,6 +66,8 @@ class SiteReport:
             ``"bitwise"``: the same bits as whole. ``"indices-exact"``: the sorts have the same order and indices, while
             something computed from them may differ in its last bits. ``"close"``: what is sorted may differ in its last
             bits, as it does for another batch size.
+        written_over: names of the graph inputs, and of nodes nobody reads later, that results of the region are written
+            over window by window, without a tensor of their own.
         region_ops: the ops that now run per window, in graph order.
         boundary: what kept neighbours out of the region, each naming its node.
     """
@@ -86,6 +89,7 @@ class SiteReport:
     form: str | None = None
     scope: str | None = None
     exactness: str | None = None
+    written_over: tuple[str, ...] = ()
     region_ops: tuple[str, ...] = ()
     boundary: tuple[Decline, ...] = ()
 

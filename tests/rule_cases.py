@@ -7,6 +7,7 @@ comparing sizes gives itself away. Tensors are described here and made when a te
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -271,6 +272,9 @@ SHAPE = [
     case(aten.select.int, floats(2, 6, 4), -2, 0, cuts=(0, 1)),
     case(aten.slice.Tensor, floats(6, 6), 1, 1, 4, cuts=(0,)),
     case(aten.slice.Tensor, floats(6, 6), 0, 1, 4, cuts=(1,)),
+    case(aten.slice.Tensor, floats(6, 6), 0, 0, sys.maxsize, cuts=(0, 1)),
+    case(aten.slice.Tensor, floats(6, 6), 0, 0, sys.maxsize, 2, cuts=(1,)),
+    case(aten.slice.Tensor, floats(6, 6), cuts=(0, 1)),
     case(aten.slice.Tensor, floats(6, 4), end=3, cuts=(1,)),
     case(aten.slice.Tensor, floats(2, 6, 4), -1, 0, 9, 2, cuts=(0, 1)),
     case(aten.split.Tensor, floats(6, 6), 2, 1, cuts=(0,)),
@@ -317,6 +321,7 @@ INDEX = [
     case(aten.scatter.src, floats(6, 6), 0, ints(0), floats(0), cuts=()),  # an empty index may have any shape
     case(aten.slice_scatter.default, floats(6, 6), floats(6, 2), 1, 0, 2, cuts=(0,)),
     case(aten.slice_scatter.default, floats(6, 6), floats(2, 6), end=2, cuts=(1,)),
+    case(aten.slice_scatter.default, floats(6, 6), floats(6, 6), 0, 0, sys.maxsize, cuts=(0, 1)),
     case(aten.slice_scatter.default, floats(2, 6, 4), floats(2, 6, 2), -1, 0, 4, 2, cuts=(0, 1)),
     case(aten.select_scatter.default, floats(6, 6), floats(6), 1, -1, cuts=(0,)),
     case(aten.select_scatter.default, floats(6, 6), floats(6), 0, 2, cuts=(1,)),

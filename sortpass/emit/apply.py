@@ -43,6 +43,9 @@ def apply_plan(gm: fx.GraphModule, plan: ChunkPlan, order: GraphOrder, mode: Fak
         blamed = failure.node if isinstance(failure, CannotBuild) else plan.region.site.node
         return Decline(DeclineCode.REBUILD_FAILED, blamed.name, f"its chunk cannot be built: {failure}")
     gm.graph.erase_node(marker)
+    for copy, result in applied.copies.items():
+        copy.replace_all_uses_with(result)
+        gm.graph.erase_node(copy)
     _swap(gm.graph, plan.region, applied.replacements)
     return applied
 

@@ -17,6 +17,10 @@ NOTE [Window facts are nodes]: ``slice`` with a data-dependent start has an unkn
 knows that the window lies inside the rows. Inductor evaluates the body again after the pass, with a new symbol for the
 counter, so the facts stand in the body as ``sym_constrain_range`` and ``_assert_scalar``, where every evaluation meets
 them.
+
+NOTE [Windows that overlap in place]: a live-out that is written over what the region reads (:mod:`sortpass.overwrite`)
+has that as its buffer. The last step of a window may be the first of the next one, which must still find it as it was.
+So each window writes all steps but its last, and that one only where the next window starts behind it.
 """
 
 from __future__ import annotations
@@ -47,17 +51,19 @@ def emit_loop(gm: fx.GraphModule, plan: ChunkPlan, mode: FakeTensorMode, before:
     with tracing_items(mode):
         steps, num_windows, window_steps = _window_counts(builder, plan, before)
     constants = [node for node in _outside_inputs(region) if is_constant(node)]
-    outside = [node for node in _outside_inputs(region) if node not in constants]
+    targets = {node: overwrite.target for node, overwrite in region.overwrites.items()}
+    carried = {targets.get(node, node): node for node in region.live_outs}
+    outside = [node for node in _outside_inputs(region) if node not in constants and node not in carried]
     sizes = [size for size in (steps, num_windows, window_steps) if isinstance(size, fx.Node)]
     extra = list(dict.fromkeys([*outside, *sizes]))
 
     with tracing_items(mode):
         counter_value = torch.empty([], dtype=torch.int64, device="cpu")
-        shell = _Shell(gm, region.live_outs, extra, counter_value, mode)
+        shell = _Shell(gm, tuple(carried), extra, counter_value, mode)
         body, anchor = _build_body(shell, plan, (steps, num_windows, window_steps), constants)
         cond = _build_cond(shell, num_windows)
 
-    buffers = [_allocate(builder, node, before) for node in region.live_outs]
+    buffers = [targets.get(node) or _allocate(builder, node, before) for node in region.live_outs]
     counter = builder.call(aten.full.default, [], 0, dtype=torch.int64, device=torch.device("cpu"))
     body_attr = gm.graph.get_attr(_add_submodule(gm, "chunk_body", body))
     cond_attr = gm.graph.get_attr(_add_submodule(gm, "chunk_cond", cond))
@@ -66,7 +72,10 @@ def emit_loop(gm: fx.GraphModule, plan: ChunkPlan, mode: FakeTensorMode, before:
     loop.meta[WINDOW_PEAK] = plan.prediction.window_of_known_size()
     loop.meta["val"] = tuple(node.meta["val"] for node in (*buffers, counter))
     results = {node: builder.call(operator.getitem, loop, i, origin=node) for i, node in enumerate(region.live_outs)}
-    return Applied(results, ((body, anchor),))
+    copies = {overwrite.copy: node for node, overwrite in region.overwrites.items() if overwrite.copy is not None}
+    # What is only copied may have other strides than what it is copied into, and so is not replaced by it.
+    read = {n: result for n, result in results.items() if n not in region.overwrites or region.overwrites[n].is_used}
+    return Applied(read, ((body, anchor),), {copy: results[node] for copy, node in copies.items()})
 
 
 def _window_counts(builder: NodeBuilder, plan: ChunkPlan, before: fx.Node) -> tuple[Any, Any, Any]:
@@ -86,23 +95,27 @@ def _window_counts(builder: NodeBuilder, plan: ChunkPlan, before: fx.Node) -> tu
 
 
 class _Shell:
-    """Makes the body and condition graphs, which take the same inputs: (*buffers, counter, *extra)."""
+    """Makes the body and condition graphs, which take the same inputs: (*buffers, counter, *extra).
+
+    ``carried`` are the values that the buffers are like: the live-outs, or what they are written over.
+    """
 
     def __init__(
         self,
         gm: fx.GraphModule,
-        live_outs: tuple[fx.Node, ...],
+        carried: tuple[fx.Node, ...],
         extra: list[fx.Node],
         counter_value: torch.Tensor,
         mode: FakeTensorMode,
     ) -> None:
-        self.gm, self.live_outs, self.extra, self.counter_value, self.mode = gm, live_outs, extra, counter_value, mode
+        self.gm, self.carried, self.extra, self.counter_value, self.mode = gm, carried, extra, counter_value, mode
 
     def new(self) -> tuple[NodeBuilder, list[fx.Node], fx.Node, dict[fx.Node, fx.Node]]:
         graph = fx.Graph()
-        buffers = [_placeholder(graph, f"out_{i}", node.meta["val"]) for i, node in enumerate(self.live_outs)]
+        buffers = [_placeholder(graph, f"out_{i}", node.meta["val"]) for i, node in enumerate(self.carried)]
         counter = _placeholder(graph, "window", self.counter_value)
         extra = {node: _placeholder(graph, node.name, value_of(node)) for node in self.extra}
+        extra.update(zip(self.carried, buffers, strict=True))
         return NodeBuilder(graph, self.mode), buffers, counter, extra
 
     def close(self, builder: NodeBuilder, result: Any) -> fx.GraphModule:
@@ -112,7 +125,9 @@ class _Shell:
 
 
 def _placeholder(graph: fx.Graph, name: str, value: Any) -> fx.Node:
-    node = graph.placeholder(name)
+    # In a loop inside of a loop, what is read may be a buffer of the outer one and have its name.
+    taken = {node.target for node in graph.nodes}
+    node = graph.placeholder(name if name not in taken else f"outer_{name}")
     node.meta["val"] = value
     return node
 
@@ -128,7 +143,10 @@ def _build_body(
     """The body, and where the anchor stands in it."""
     builder, buffers, counter, extra = shell.new()
     steps, num_windows, window_steps = (extra.get(size, size) for size in sizes)
-    start, end = _window_bounds(builder, counter, steps, num_windows, window_steps, is_cut_again=not plan.is_bounded)
+    counter_item = _item(builder, counter, num_windows)
+    start, end = _window_bounds(
+        builder, counter_item, steps, num_windows, window_steps, is_cut_again=not plan.is_bounded
+    )
     windows: dict[tuple[fx.Node, RowDim], fx.Node] = {}
     inside = dict(extra)
     for node in constants:
@@ -151,24 +169,40 @@ def _build_body(
         return windows[node, dim]
 
     copies = copy_chunk(builder, plan.region, live_in, window_steps)
+    is_static = isinstance(steps, int) and isinstance(num_windows, int)
+    may_overlap = window_steps != 1 and not (is_static and steps % num_windows == 0)
     for buffer, node in zip(buffers, plan.region.live_outs, strict=True):
         row_dim = plan.region.row_dims[node]
         assert isinstance(row_dim, int)  # flattened rows do not leave
-        target = cut(buffer, row_dim)
-        builder.call(aten.copy_.default, target, copies[node])
+        target, chunk = cut(buffer, row_dim), copies[node]
+        if may_overlap and node in plan.region.overwrites and plan.region.overwrites[node].is_read:
+            next_item = builder.call(operator.add, counter_item, 1)
+            overlap = builder.call(operator.sub, end, _start_of(builder, next_item, steps, num_windows))
+            target, chunk = _write_but_last(builder, target, chunk, row_dim, window_steps, overlap)
+        builder.call(aten.copy_.default, target, chunk)
     body = shell.close(builder, (*buffers, builder.call(aten.add.Tensor, counter, 1)))
     return body, copies[plan.region.site.node]
 
 
-def _window_bounds(
-    builder: NodeBuilder, counter: fx.Node, steps: Any, num_windows: Any, window_steps: Any, *, is_cut_again: bool
-) -> tuple[fx.Node, fx.Node]:
-    """``start`` and ``end`` of the counter's window, with the facts of NOTE [Window facts are nodes]."""
+def _item(builder: NodeBuilder, counter: fx.Node, num_windows: Any) -> fx.Node:
+    """The counter as a number, and that it is one of a window."""
     k = builder.call(aten._local_scalar_dense.default, counter)
     k.meta["unbacked_bindings"] = {k.meta["val"].node.expr: ()}  # this node defines the symbol; Inductor asks
     last = num_windows - 1 if isinstance(num_windows, int) else None
     builder.call(aten.sym_constrain_range.default, k, min=0, max=last)
-    start = builder.call(operator.floordiv, builder.call(operator.mul, k, steps), num_windows)
+    return k
+
+
+def _start_of(builder: NodeBuilder, k: fx.Node, steps: Any, num_windows: Any) -> fx.Node:
+    """The first step of window ``k``, as :mod:`sortpass.windows` has it."""
+    return builder.call(operator.floordiv, builder.call(operator.mul, k, steps), num_windows)
+
+
+def _window_bounds(
+    builder: NodeBuilder, k: fx.Node, steps: Any, num_windows: Any, window_steps: Any, *, is_cut_again: bool
+) -> tuple[fx.Node, fx.Node]:
+    """``start`` and ``end`` of window ``k``, with the facts of NOTE [Window facts are nodes]."""
+    start = _start_of(builder, k, steps, num_windows)
     is_dynamic = not (isinstance(steps, int) and isinstance(num_windows, int))
     if is_dynamic and is_cut_again:
         # Inductor inlines this window's slice into the inner loop's body, offset and all, and an offset that is more
@@ -184,6 +218,27 @@ def _window_bounds(
         ):
             builder.call(aten._assert_scalar.default, fact, "a window lies outside the rows")
     return start, end
+
+
+def _write_but_last(
+    builder: NodeBuilder, target: fx.Node, chunk: fx.Node, row_dim: int, window_steps: Any, overlap: fx.Node
+) -> tuple[fx.Node, fx.Node]:
+    """Write all steps of a chunk but the last; what is left to write, and where.
+
+    That is the last step, or where the windows ``overlap`` by it, what is there already. See NOTE [Windows that overlap
+    in place].
+    """
+    before = window_steps - 1 if isinstance(window_steps, int) else builder.call(operator.sub, window_steps, 1)
+
+    def cut(node: fx.Node, start: Any, end: Any) -> fx.Node:
+        return builder.call(aten.slice.Tensor, node, row_dim, start, end)
+
+    builder.call(aten.copy_.default, cut(target, 0, before), cut(chunk, 0, before))
+    value = value_of(target)
+    zero = builder.call(aten.full.default, [1] * value.ndim, 0, dtype=torch.int64, device=value.device)
+    is_own = builder.call(aten.eq.Scalar, zero, overlap)
+    last = cut(target, before, window_steps)
+    return last, builder.call(aten.where.self, is_own, cut(chunk, before, window_steps), last)
 
 
 def _outside_inputs(region: Region) -> Iterator[fx.Node]:

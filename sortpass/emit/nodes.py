@@ -31,13 +31,15 @@ class Applied:
     """What an emitter made.
 
     Attributes:
-        replacements: live-out -> the node that takes its place.
+        replacements: live-out that is read -> the node that takes its place.
         anchors: where the anchor stands now, one per copy: the graph module (the loop's body, or the graph itself) and
             the node in it.
+        copies: ``copy_`` that is done already -> the node that takes its place.
     """
 
     replacements: Mapping[fx.Node, fx.Node]
     anchors: tuple[tuple[fx.GraphModule, fx.Node], ...]
+    copies: Mapping[fx.Node, fx.Node] = dataclasses.field(default_factory=dict)
 
 
 class CannotBuild(Exception):

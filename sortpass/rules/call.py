@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from typing import Any
 
 import torch
@@ -51,6 +52,11 @@ class Call:
     def size_along(self, name: str, of: str = "self") -> Any:
         """Size of a tensor along the dim an argument names; 1 where the tensor is a scalar, which has none."""
         return self.shape(of)[self.dim(name, of)] if self.ndim(of) else 1
+
+    def takes_all(self) -> bool:
+        """Whether a slice is all of its dim, as ``x[:, 1:]`` has one of dim 0: from the start to beyond any size."""
+        is_open = self["end"] is None or (isinstance(self["end"], int) and self["end"] >= sys.maxsize)
+        return self["start"] in (None, 0) and is_open and self["step"] == 1
 
     def dims(self, name: str, of: str = "self") -> tuple[int, ...] | None:
         """A dim or list of dims, wrapped; None when it means all dims."""

@@ -38,7 +38,7 @@ register_rule(
 
 @register_rule(aten.slice_scatter.default, exactness=Exactness.COPIES)
 def slice_scatter(call: Call, row_dim: int) -> Flow | Blocked:
-    if call.dim("dim") == row_dim:
+    if call.dim("dim") == row_dim and not call.takes_all():
         return Blocked(f"writes rows by position (dim {row_dim})")
     return Flow({"self": row_dim, "src": row_dim})
 

@@ -86,7 +86,7 @@ def select(call: Call, row_dim: int) -> Flow | Blocked:
 
 @register_rule(aten.slice.Tensor, exactness=Exactness.COPIES)
 def slice_(call: Call, row_dim: int) -> Flow | Blocked:
-    if call.dim("dim") == row_dim:
+    if call.dim("dim") == row_dim and not call.takes_all():
         return Blocked(f"picks rows by position (dim {row_dim})")
     return Flow({"self": row_dim})
 
