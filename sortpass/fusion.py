@@ -8,9 +8,9 @@ Inductor computes an elementwise value where it is read, so only some nodes of a
   ``sigmoid`` (CPU) or reads more than four buffers. (``StorageBox.should_realize_on_reuse`` and
   ``realize_reads_threshold`` in ``torch._inductor``.)
 
-A kernel writes over an input of the same size that nobody reads later, if Inductor made that too. What is left
-out: the order Inductor's scheduler may choose, and buffers that live inside one kernel only. ``tests/predictions.py``
-measures how far off that is.
+A kernel writes over an input of the same size that nobody reads later, if Inductor made that too and no scatter wrote
+into it. What is left out: the order Inductor's scheduler may choose, and buffers that live inside one kernel only.
+``tests/predictions.py`` measures how far off that is.
 """
 
 from __future__ import annotations
@@ -41,11 +41,13 @@ _INLINED = (
     *(aten.masked_fill.Scalar, aten.masked_fill.Tensor, aten.fill.Scalar, aten.full_like.default),
 )
 
+_SCATTERS = (aten.scatter.src, aten.scatter.value, aten.scatter_add.default, aten.index_put.default)
+"""Written into once they are there, so nothing is written over them later, and they over nothing."""
+
 _OWN_KERNEL = (
     *(aten.amax.default, aten.amin.default, aten.sum.dim_IntList, aten.sum.default, aten.prod.dim_int),
     *(aten.any.dim, aten.any.dims, aten.argmax.default, aten.argmin.default, aten.max.dim, aten.min.dim),
-    *(aten.var_mean.correction, aten.mean.dim, aten.scatter.src, aten.scatter.value, aten.scatter_add.default),
-    *(aten.index_put.default, aten.cat.default, aten.copy_.default),
+    *(aten.var_mean.correction, aten.mean.dim, aten.cat.default, aten.copy_.default, *_SCATTERS),
 )
 """Stored, but their arguments are computed as they are read."""
 
@@ -89,7 +91,8 @@ def fused_events(
         sizes = size_of(node)
         is_own = _is_inlined(node) or node.target in _OWN_KERNEL
         makes = {storage: sizes[storage[1]] for storage in made}
-        event = Event(node, makes, reads, Peak() if is_own else scratch_of(node), is_own)
+        scratch = Peak() if is_own else scratch_of(node)
+        event = Event(node, makes, reads, scratch, is_own and node.target not in _SCATTERS)
         if merges and is_own and (before := _kernel_to_join(events)) is not None:
             events.remove(before)
             event = dataclasses.replace(

@@ -117,6 +117,22 @@ def test_gradients_are_those_of_the_whole() -> None:
     torch.testing.assert_close(*grads)
 
 
+def test_under_inductor_a_gradient_is_not_written_over_what_a_scatter_wrote_into() -> None:
+    logits, tokens = torch.randn(256, 4000, requires_grad=True), torch.randint(4000, (256,))
+    options = {"anchors": "rowwise", "row_chunk": 16, "min_bytes": 1 << 18, "force": False}
+
+    def gradient(fn: Any) -> Any:
+        return torch.autograd.grad(fn(logits, tokens).sum(), logits)
+
+    def chosen(logits: Any, tokens: Any) -> Any:
+        return logits.log_softmax(-1).gather(-1, tokens[:, None])
+
+    whole, chunked = compile_whole(chosen, "inductor"), compile_chunked(chosen, "inductor", **options)
+    torch.testing.assert_close(gradient(whole), gradient(chunked))
+    assert peak_bytes(lambda: gradient(whole)) > 1.9 * logits.nbytes  # zeros with ones scattered in, and the gradient
+    assert peak_bytes(lambda: gradient(chunked)) < 1.1 * logits.nbytes
+
+
 @pytest.mark.parametrize("value", ["rows", ("sort", "rows"), (), 3])
 def test_a_wrong_value_is_named(value: Any) -> None:
     with pytest.raises(ConfigError, match="option 'anchors'"):
