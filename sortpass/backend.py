@@ -23,6 +23,7 @@ from sortpass.chunk_pass import ChunkedSortPass
 from sortpass.config import OPTION_NAMES, ChunkConfig, unknown_option
 from sortpass.errors import ConfigError
 from sortpass.fallback import compile_rewritten, compile_with_hook, explain_out_of_memory
+from sortpass.recompute import RecomputePartitioner, loss_decompositions
 from sortpass.shrink import ShrinkingCall
 
 
@@ -70,7 +71,7 @@ def chunked_sort(
         example_inputs,
         config,
         compile_graph,
-        lambda gm, example_inputs, look_at: aot_graphs(look_at, config.inner)(gm, example_inputs),
+        lambda gm, example_inputs, look_at: aot_graphs(look_at, config)(gm, example_inputs),
     )
 
 
@@ -96,32 +97,46 @@ def _compile_inductor(
     theirs = patches.get("post_grad_custom_pre_pass", inductor_config.post_grad_custom_pre_pass)
     ours = ChunkedSortPass(**_as_options(config))
     patches["post_grad_custom_pre_pass"] = (*get_custom_graph_passes(theirs), ours)
+    if config.recompute:
+        own = patches.get("custom_partitioner_fn", inductor_config.custom_partitioner_fn)
+        patches["custom_partitioner_fn"] = RecomputePartitioner.around(own, config)
     inner_compile = compile_with_hook(compile_fx_inner, config)
     return compile_fx(gm, list(example_inputs), inner_compile=inner_compile, config_patches=patches)  # type: ignore[return-value]
 
 
 def _compile_aot(gm: fx.GraphModule, example_inputs: Sequence[Any], config: ChunkConfig) -> Callable[..., Any]:
-    return aot_autograd(
-        fw_compiler=compile_rewritten(_inner_compiler(config.inner), config),
-        # As torch's own aot_eager: without these, whole and chunked would differ in what is saved and copied back.
-        partition_fn=min_cut_rematerialization_partition,
-        keep_inference_input_mutations=True,
-    )(gm, example_inputs)
+    return _aot_graph(gm, example_inputs, compile_rewritten(_inner_compiler(config.inner), config), config)
 
 
-def aot_graphs(look_at: Callable[..., Any], inner: str | Callable[..., Any]) -> Callable[..., Any]:
+def aot_graphs(look_at: Callable[..., Any], config: ChunkConfig) -> Callable[..., Any]:
     """A Dynamo backend that hands ``look_at`` the ATen graphs that the pass would get, and runs what it returns."""
     decompositions = None
-    if inner == "inductor":
+    if config.inner == "inductor":
         from torch._inductor.decomposition import select_decomp_table
 
         decompositions = select_decomp_table()
+    return lambda gm, example_inputs: _aot_graph(gm, example_inputs, look_at, config, decompositions)
+
+
+def _aot_graph(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    compiler: Callable[..., Any],
+    config: ChunkConfig,
+    decompositions: dict[Any, Callable[..., Any]] | None = None,
+) -> Callable[..., Any]:
+    wants_gradients = torch.is_grad_enabled() and any(getattr(v, "requires_grad", False) for v in example_inputs)
+    # As torch's own aot_eager: without these, whole and chunked would differ in what is saved and copied back.
+    partition: Callable[..., Any] = min_cut_rematerialization_partition
+    if config.recompute and wants_gradients:
+        partition = RecomputePartitioner(config)
+        decompositions = decompositions or loss_decompositions()
     return aot_autograd(
-        fw_compiler=look_at,
+        fw_compiler=compiler,
         decompositions=decompositions,
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=partition,
         keep_inference_input_mutations=True,
-    )
+    )(gm, example_inputs)
 
 
 def _inner_compiler(inner: str | Callable[..., Any]) -> Callable[..., Any]:

@@ -63,6 +63,11 @@ class ChunkConfig:
     one that uses them up, so that they exist one window at a time. Results are ``close`` then: its last bits depend
     on the number of rows. Each window reads the weight again, so a window of few rows costs time."""
 
+    recompute: bool = False
+    """Compute the row-wise values of ``min_bytes`` or more that a forward makes (log-softmax, masks) once more in the
+    backward, in windows, instead of keeping them for it. Their inputs (the logits) are kept, and must not be written to
+    in between. Costs the time of these ops. Needs ``anchors="rowwise"``; without gradients it changes nothing."""
+
     form: str = "auto"
     """``"loop"``: one body in a ``while_loop`` that writes into preallocated outputs. ``"unroll"``: explicit
     ``split -> body -> cat`` nodes; nodes and compile time grow with the number of chunks, and ``cat`` holds results
@@ -107,9 +112,13 @@ class ChunkConfig:
                 _check_positive_int(name, getattr(self, name))
         _check_budget(self.memory_budget)
         object.__setattr__(self, "anchors", _as_names("anchors", self.anchors, ANCHORS))
-        for name in ("force", "through_matmul"):
-            if not isinstance(value := getattr(self, name), bool):
-                raise ConfigError(f"option {name!r} is {value!r} ({type(value).__name__}); expected True or False")
+        for name in ("force", "through_matmul", "recompute"):
+            _check_bool(name, getattr(self, name))
+        if self.recompute and "rowwise" not in self.anchors:
+            raise ConfigError(
+                f"option 'recompute' is True with anchors={self.anchors!r}; a backward has no sort to start from: add "
+                "anchors='rowwise'"
+            )
         for name, choices in CHOICES.items():
             _check_choice(name, getattr(self, name), choices)
         if not isinstance(self.dump_dir, (str, type(None))):
@@ -158,6 +167,11 @@ def _check_positive_int(name: str, value: object) -> None:
         raise ConfigError(f"option {name!r} is {value!r} ({type(value).__name__}); expected an integer of at least 1")
     if value < 1:
         raise ConfigError(f"option {name!r} is {value}; expected an integer of at least 1")
+
+
+def _check_bool(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ConfigError(f"option {name!r} is {value!r} ({type(value).__name__}); expected True or False")
 
 
 def _as_names(name: str, value: object, choices: tuple[str, ...]) -> tuple[str, ...]:

@@ -16,8 +16,11 @@ import torch
 import torch.fx as fx
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.source import GlobalStateSource
+from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
+from torch._functorch.partitioners import get_default_op_list
 from torch._higher_order_ops.while_loop import while_loop_op as while_loop_op  # emit/loop.py is the only caller
 from torch._inductor.custom_graph_pass import CustomGraphPass as CustomGraphPass  # the hook's base class
+from torch._inductor.custom_graph_pass import CustomPartitionerFn as CustomPartitionerFn  # and the partitioner's
 from torch._prims_common import (
     ELEMENTWISE_TYPE_PROMOTION_KIND,
     compute_elementwise_output_logical_to_physical_perm,
@@ -202,6 +205,39 @@ def is_exported(gm: fx.GraphModule) -> bool:
     after ``load``. No other tracer writes either. If a torch version stops, ``rewrite(program)`` still knows.
     """
     return not {"inline_constraints", "treespec_namedtuple_fields"}.isdisjoint(gm.meta)
+
+
+def overwritten_inputs(joint: fx.Graph) -> set[fx.Node]:
+    """The inputs of a joint graph that its forward writes into, in the graph or after it.
+
+    AOT autograd describes inputs and outputs in ``meta["desc"]``. A write that is described otherwise than as one into
+    an input of this graph, as those into parts of tensor subclasses are, counts as one into every input.
+    """
+    inputs = joint.find_nodes(op="placeholder")
+    by_desc = {node.meta.get("desc"): node for node in inputs}
+    updates = [desc for desc in _output_descs(joint) if "InputMutation" in repr(desc)]
+    if not all(isinstance(desc, InputMutationAOTOutput) and desc.mutated_input in by_desc for desc in updates):
+        return set(inputs)
+    copies = joint.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    return {*(by_desc[desc.mutated_input] for desc in updates), *{node.args[0] for node in copies}.intersection(inputs)}
+
+
+def num_input_updates(graph: fx.Graph) -> int:
+    """How many outputs of a joint graph or a forward are new values of inputs; they come first."""
+    return sum(isinstance(desc, InputMutationAOTOutput) for desc in _output_descs(graph))
+
+
+def _output_descs(graph: fx.Graph) -> Sequence[Any]:
+    (output,) = graph.find_nodes(op="output")
+    return output.meta.get("desc") or ()
+
+
+def is_compute_intensive(node: fx.Node) -> bool:
+    """Whether torch's partitioner never repeats the op for its cost: matmuls, convolutions, attention.
+
+    (``get_default_op_list().is_compute_intensive``.)
+    """
+    return get_default_op_list().is_compute_intensive(node)
 
 
 def guard_all(*conditions: Any) -> bool:

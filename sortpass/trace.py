@@ -73,7 +73,7 @@ def trace_graphs(fn: Callable[..., Any], args: tuple[Any, ...], config: ChunkCon
     reasons_before = len(graph_break_reasons())
     with mode:
         fakes = tree_map_only(torch.Tensor, lambda tensor: _fake(tensor, mode), args)
-        compiled = torch.compile(own_callable(fn), backend=aot_graphs(look_at, config.inner), dynamic=False)
+        compiled = torch.compile(own_callable(fn), backend=aot_graphs(look_at, config), dynamic=False)
         try:
             compiled(*fakes)
         except torch._dynamo.exc.TorchDynamoException as error:

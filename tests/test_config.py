@@ -32,6 +32,18 @@ def test_a_wrong_choice_lists_the_choices_and_the_nearest(name: str, value: str,
         ChunkConfig(**{name: value})
 
 
+@pytest.mark.parametrize("name", ["force", "recompute"])
+@pytest.mark.parametrize("value", [1, "yes", None])
+def test_a_switch_is_true_or_false(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"option '{name}' is .*expected True or False"):
+        ChunkConfig(anchors="rowwise", **{name: value})
+
+
+def test_recompute_says_which_option_it_needs() -> None:
+    with pytest.raises(ConfigError, match="option 'recompute' is True with anchors=.'sort',.; .*add anchors='rowwise'"):
+        ChunkConfig(recompute=True)
+
+
 def test_an_unknown_option_suggests_the_nearest_and_lists_all() -> None:
     with pytest.raises(ConfigError, match="unknown option 'row_chunks' .did you mean 'row_chunk'.*min_bytes"):
         ChunkConfig.from_options({"row_chunks": 8})
@@ -78,14 +90,16 @@ def test_every_option_that_may_change_a_graph_changes_the_cache_id() -> None:
         "memory_budget": "1MiB",
         "force": True,
         "dump_dir": "somewhere",
-        "anchors": "rowwise",
+        "anchors": "sort",
         "through_matmul": True,
+        "recompute": True,
     }
     same = {"on_oom": "shrink"}
+    base = {"anchors": "rowwise"}
     assert {*other, *same} == {field.name for field in dataclasses.fields(ChunkConfig)}
-    assert cache_id(ChunkConfig(**same)) == cache_id(ChunkConfig())
-    ids = {cache_id(ChunkConfig(**{name: value})) for name, value in other.items()}
-    assert len(ids | {cache_id(ChunkConfig())}) == len(other) + 1
+    assert cache_id(ChunkConfig(**base, **same)) == cache_id(ChunkConfig(**base))
+    ids = {cache_id(ChunkConfig(**{**base, name: value})) for name, value in other.items()}
+    assert len(ids | {cache_id(ChunkConfig(**base))}) == len(other) + 1
 
 
 @pytest.mark.parametrize("kind", ["function", "closure", "callable object"])

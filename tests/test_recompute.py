@@ -1,0 +1,300 @@
+"""``recompute=True``: gradients through row-wise functions without keeping anything of a row's length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import as_list, assert_same, compile_chunked, compile_whole, ops_of
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._inductor.custom_graph_pass import CustomPartitionerFn
+from torch.utils.checkpoint import checkpoint
+
+import sortpass
+from sortpass.measure import peak_bytes
+
+OPTIONS: dict[str, Any] = {"anchors": "rowwise", "recompute": True}
+aten = torch.ops.aten
+
+
+def chosen(logits: Any, tokens: Any) -> Any:
+    return logits.float().log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+
+
+def with_entropy(logits: Any, tokens: Any) -> Any:
+    lp = logits.float().log_softmax(-1)
+    return lp.gather(-1, tokens.unsqueeze(-1)).squeeze(-1), -(lp.exp() * lp).sum(-1)
+
+
+def with_temperature(logits: Any, tokens: Any) -> Any:
+    return chosen(logits.float() / (1 + tokens.unsqueeze(-1) % 3), tokens)
+
+
+def of_top_k(logits: Any, tokens: Any) -> Any:
+    """The mask reads a slice of the sorted values: a view, which kept would keep all of them."""
+    logits = logits.float()
+    values = logits.sort(-1, descending=True)[0]
+    return chosen(logits.masked_fill(logits < values[..., 9:10], -1e4), tokens)
+
+
+def loss(logits: Any, tokens: Any) -> Any:
+    tokens = tokens.where(tokens % 5 != 0, -100)
+    return F.cross_entropy(logits.float().flatten(0, -2), tokens.flatten(), ignore_index=-100)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    fn.__name__: fn for fn in (chosen, with_entropy, with_temperature, of_top_k, loss)
+}
+
+
+def example(*shape: int, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits that want a gradient, and a token per row."""
+    logits = (4 * torch.randn(shape)).to(dtype).requires_grad_()
+    return logits, torch.randint(shape[-1], shape[:-1])
+
+
+def gradient(fn: Callable[..., Any], logits: torch.Tensor, *args: Any) -> torch.Tensor:
+    """The gradient of the outputs' sum, each element weighted differently."""
+    outputs = as_list(fn(logits, *args))
+    total = sum((out * torch.linspace(-1, 2, out.numel()).view(out.shape)).sum() for out in outputs)
+    return torch.autograd.grad(total, logits)[0]
+
+
+def kept_bytes(fn: Callable[..., Any], *args: torch.Tensor) -> int:
+    """What the forward keeps for the backward, besides its arguments."""
+    kept: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        outputs = as_list(fn(*args))
+    for tensor in (*args, *outputs):
+        kept.pop(tensor.untyped_storage().data_ptr(), None)
+    return sum(kept.values())
+
+
+def record_graphs(graphs: list[list[str]]) -> Callable[..., Any]:
+    """An inner compiler that notes each graph's ops."""
+
+    def inner(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
+        graphs.append(ops_of(gm))
+        return gm.forward
+
+    return inner
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(11, 60), (2, 7, 60), (7, 2, 60)])
+def test_gradients_are_the_same_bits(name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    args = example(*shape, dtype=dtype)
+    whole = compile_whole(FUNCTIONS[name])
+    with sortpass.capture_reports() as reports:
+        chunked = compile_chunked(FUNCTIONS[name], **OPTIONS)
+        torch.testing.assert_close(whole(*args), chunked(*args))
+        assert_same([gradient(whole, *args)], [gradient(chunked, *args)])
+    assert len(reports) == 2 and all(report.num_rewritten for report in reports)
+    assert "aten._log_softmax_backward_data.default" in reports[1].sites[0].region_ops
+    assert kept_bytes(chunked, *args) < 60 * 4 < kept_bytes(whole, *args)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_any_number_of_rows(name: str) -> None:
+    whole = compile_whole(FUNCTIONS[name], dynamic=True)
+    with sortpass.capture_reports() as reports:
+        chunked = compile_chunked(FUNCTIONS[name], dynamic=True, **OPTIONS)
+        for rows in (12, 4, 2, 40, 3):
+            args = example(rows, 50)
+            assert torch.equal(gradient(whole, *args), gradient(chunked, *args))
+    assert len(reports) <= 2 * 2
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_nothing_of_a_rows_length_is_kept_or_made_but_the_gradient(name: str, dtype: torch.dtype) -> None:
+    options = {**OPTIONS, "row_chunk": 16, "min_bytes": 1 << 18, "force": False}
+    kept = []
+    for vocab in (2_000, 6_000):
+        args = example(256, vocab, dtype=dtype)
+        chunked = compile_chunked(FUNCTIONS[name], **options)
+        with sortpass.capture_reports() as reports:
+            gradient(chunked, *args)
+        kept.append(kept_bytes(chunked, *args))
+        window = max(site.window_bytes or 0 for report in reports for site in report.sites)
+        per_row = 256 * 100  # tokens, log-probs, sums, their gradients
+        assert peak_bytes(lambda: gradient(chunked, *args)) <= args[0].nbytes + window + per_row
+        assert kept_bytes(compile_whole(FUNCTIONS[name]), *args) >= 256 * vocab * 4
+    assert kept[0] == kept[1] <= per_row
+
+
+def test_without_the_option_the_forward_keeps_what_it_did() -> None:
+    args = example(12, 60)
+    kept = [kept_bytes(fn, *args) for fn in (compile_whole(chosen), compile_chunked(chosen, anchors="rowwise"))]
+    assert kept[0] == kept[1] == 12 * 60 * 4
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("grad", ["off", "not wanted"])
+def test_without_gradients_nothing_changes(name: str, grad: str) -> None:
+    logits, tokens = example(12, 60)
+    seen = []
+    for recompute in (False, True):
+        graphs: list[list[str]] = []
+        fn = compile_chunked(FUNCTIONS[name], record_graphs(graphs), anchors="rowwise", recompute=recompute)
+        with torch.set_grad_enabled(grad != "off"):
+            fn(logits if grad == "off" else logits.detach(), tokens)
+        seen.append(graphs)
+    assert seen[0] == seen[1] and len(seen[0]) == 1
+
+
+def test_below_min_bytes_values_are_kept() -> None:
+    args = example(12, 60)
+    assert kept_bytes(compile_chunked(chosen, min_bytes=12 * 60 * 4, **OPTIONS), *args) == 0
+    assert kept_bytes(compile_chunked(chosen, min_bytes=12 * 60 * 4 + 1, **OPTIONS), *args) == 12 * 60 * 4
+
+
+def test_matmuls_and_random_draws_are_kept() -> None:
+    def policy(hidden: Any, weight: Any, tokens: Any) -> Any:
+        return chosen(F.dropout((hidden @ weight).to(torch.bfloat16), 0.3), tokens)
+
+    hidden, weight = torch.randn(12, 8, requires_grad=True), torch.randn(8, 60)
+    tokens = torch.randint(60, (12,))
+    graphs: list[list[str]] = []
+    whole = compile_whole(policy)
+    chunked = compile_chunked(policy, record_graphs(graphs), **OPTIONS)
+    grads = []
+    for fn in (whole, chunked):
+        torch.manual_seed(1)
+        grads.append(gradient(fn, hidden, weight, tokens))
+    assert torch.equal(*grads)
+    (forward, backward) = graphs
+    assert "aten.mm.default" in forward and backward.count("aten.mm.default") == 1
+    assert not any("dropout" in op or "bernoulli" in op for op in backward)
+    assert kept_bytes(chunked, hidden, weight, tokens) < kept_bytes(whole, hidden, weight, tokens)
+
+
+def test_what_the_caller_gets_is_not_made_twice() -> None:
+    def all_log_probs(logits: Any) -> Any:
+        return (logits * 2).log_softmax(-1)
+
+    logits, _ = example(12, 60)
+    graphs: list[list[str]] = []
+    chunked = compile_chunked(all_log_probs, record_graphs(graphs), **OPTIONS)
+    assert torch.equal(gradient(compile_whole(all_log_probs), logits), gradient(chunked, logits))
+    assert "aten._log_softmax.default" not in graphs[1]
+
+
+def write_later(x: Any, bias: Any, tokens: Any) -> Any:
+    lp = chosen(x + bias, tokens)
+    bias.add_(1)
+    return lp
+
+
+def write_before(x: Any, bias: Any, tokens: Any) -> Any:
+    bias.view(-1)[3:].mul_(2)
+    return chosen(x * bias.softmax(-1), tokens)
+
+
+def write_through_a_small_value(x: Any, bias: Any, tokens: Any) -> Any:
+    first = bias[:, :1].exp()
+    bias.zero_()
+    return chosen(x.sigmoid() * first, tokens)
+
+
+def write_into_the_logits(x: Any, bias: Any, tokens: Any) -> Any:
+    lp = chosen(x, tokens)
+    x.mul_(2)
+    return lp
+
+
+def divide_the_logits(x: Any, bias: Any, tokens: Any) -> Any:
+    x.div_(0.7)
+    return chosen(x, tokens)
+
+
+@pytest.mark.parametrize(
+    "fn", [write_later, write_before, write_through_a_small_value, write_into_the_logits, divide_the_logits]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_inputs_that_the_function_writes_into_are_not_read_again(fn: Callable[..., Any], dtype: torch.dtype) -> None:
+    leaf, tokens = example(12, 60, dtype=dtype)
+    bias = torch.randn(12, 60, dtype=dtype)
+    results = []
+    for compiled in (compile_whole(fn), compile_chunked(fn, **OPTIONS)):
+        own = bias.clone()
+        results.append([gradient(lambda leaf: compiled(leaf * 1.5, own, tokens), leaf), own])
+    assert_same(*results)
+
+
+def test_the_users_checkpoints_are_kept_to() -> None:
+    def checkpointed(logits: Any, tokens: Any) -> Any:
+        return checkpoint(chosen, logits, tokens, use_reentrant=False) + with_entropy(logits, tokens)[1]
+
+    args = example(12, 60)
+    chunked = compile_chunked(checkpointed, **OPTIONS)
+    assert torch.equal(gradient(compile_whole(checkpointed), *args), gradient(chunked, *args))
+    assert kept_bytes(chunked, *args) < 60 * 4
+
+
+def test_explain_shows_the_forward_that_keeps_less() -> None:
+    logits, tokens = example(12, 60)
+    outputs = []
+    for recompute in (False, True):
+        seen = sortpass.explain(
+            chosen, logits, tokens, inner="aot_eager", row_chunk=3, min_bytes=1, anchors="rowwise", recompute=recompute
+        )
+        outputs.append(str(seen.graphs[0].before.graph.output_node().args))
+    assert "detach" in outputs[0] and "detach" not in outputs[1]
+
+
+@pytest.mark.parametrize("name", ["of_top_k", "with_entropy"])
+def test_inductor(name: str) -> None:
+    fn, options = FUNCTIONS[name], {**OPTIONS, "row_chunk": 16, "min_bytes": 1 << 18, "force": False}
+    args = example(256, 2_000, dtype=torch.bfloat16)
+    whole, chunked = compile_whole(fn, "inductor"), compile_chunked(fn, "inductor", **options)
+    with sortpass.capture_reports() as reports:
+        grads = [gradient(compiled, *args) for compiled in (whole, chunked)]
+    exact = gradient(
+        lambda logits, tokens: fn(_Double(logits), tokens), args[0].detach().double().requires_grad_(), args[1]
+    )
+    errors = [(grad.double() - exact).abs().max() for grad in grads]
+    assert errors[1] <= 1.01 * errors[0]
+    window = max(site.window_bytes or 0 for report in reports for site in report.sites)
+    assert peak_bytes(lambda: gradient(chunked, *args)) <= args[0].nbytes + window + 256 * 100
+    assert kept_bytes(chunked, *args) <= 256 * 100
+
+
+class _Double:
+    """Logits whose ``float()`` keeps float64."""
+
+    def __init__(self, logits: torch.Tensor) -> None:
+        self.logits = logits
+
+    def float(self) -> torch.Tensor:
+        return self.logits
+
+
+class _Theirs(CustomPartitionerFn):
+    """A user's own partitioner."""
+
+    calls = 0
+
+    def __call__(self, gm: Any, joint_inputs: Any, **kwargs: Any) -> Any:
+        _Theirs.calls += 1  # Inductor copies its options
+        return min_cut_rematerialization_partition(gm, joint_inputs, **kwargs)
+
+    def uuid(self) -> str:
+        return "theirs"
+
+
+def test_inductor_still_calls_the_users_partitioner() -> None:
+    args = example(90, 60, dtype=torch.bfloat16)
+    chunked = compile_chunked(of_top_k, "inductor", custom_partitioner_fn=_Theirs(), **OPTIONS)
+    with sortpass.capture_reports():  # past the cache, which would call nobody
+        gradient(chunked, *args)
+    assert _Theirs.calls == 2 and kept_bytes(chunked, *args) < 90 * 60
