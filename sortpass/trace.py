@@ -10,7 +10,7 @@ import torch
 import torch.fx as fx
 from functorch.compile import make_boxed_func
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from sortpass.backend import aot_graphs
 from sortpass.chunk_pass import rewrite_graph
@@ -75,12 +75,20 @@ def trace_graphs(fn: Callable[..., Any], args: tuple[Any, ...], config: ChunkCon
         fakes = tree_map_only(torch.Tensor, lambda tensor: _fake(tensor, mode), args)
         compiled = torch.compile(own_callable(fn), backend=aot_graphs(look_at, config), dynamic=False)
         try:
-            compiled(*fakes)
+            _run_backward(compiled(*fakes), fakes)
         except torch._dynamo.exc.TorchDynamoException as error:
             raise EstimateError(f"{name} does not trace: {error}") from error
         except Exception as error:
             raise EstimateError(f"{name} cannot be followed without running it: {error}") from error
     return Trace(tuple(graphs), tuple(dict.fromkeys(graph_break_reasons()[reasons_before:])))
+
+
+def _run_backward(outputs: Any, inputs: Any) -> None:
+    """Have the backward graph compiled, which waits for its first call; gradients of parameters are nobody's business."""
+    made = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    wanted = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    if made and wanted:
+        torch.autograd.grad(made, wanted, [torch.ones_like(out) for out in made], allow_unused=True)
 
 
 def _fake(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:

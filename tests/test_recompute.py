@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import as_list, assert_same, compile_chunked, compile_whole, ops_of
+from test_on_oom import LimitedMemory
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 from torch.utils.checkpoint import checkpoint
@@ -40,13 +41,21 @@ def of_top_k(logits: Any, tokens: Any) -> Any:
     return chosen(logits.masked_fill(logits < values[..., 9:10], -1e4), tokens)
 
 
+def of_top_p(logits: Any, tokens: Any) -> Any:
+    logits = logits.float()
+    values, order = logits.sort(-1, descending=True)
+    probs = values.softmax(-1)
+    is_out = probs.cumsum(-1) - probs > 0.9
+    return chosen(logits.masked_fill(torch.zeros_like(is_out).scatter(-1, order, is_out), -1e4), tokens)
+
+
 def loss(logits: Any, tokens: Any) -> Any:
     tokens = tokens.where(tokens % 5 != 0, -100)
     return F.cross_entropy(logits.float().flatten(0, -2), tokens.flatten(), ignore_index=-100)
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    fn.__name__: fn for fn in (chosen, with_entropy, with_temperature, of_top_k, loss)
+    fn.__name__: fn for fn in (chosen, with_entropy, with_temperature, of_top_k, of_top_p, loss)
 }
 
 
@@ -89,8 +98,9 @@ def record_graphs(graphs: list[list[str]]) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("shape", [(11, 60), (2, 7, 60), (7, 2, 60)])
+@pytest.mark.parametrize(
+    "dtype, shape", [(torch.float32, (11, 60)), (torch.bfloat16, (2, 7, 60)), (torch.float32, (7, 2, 60))]
+)
 def test_gradients_are_the_same_bits(name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     args = example(*shape, dtype=dtype)
     whole = compile_whole(FUNCTIONS[name])
@@ -241,15 +251,53 @@ def test_the_users_checkpoints_are_kept_to() -> None:
     assert kept_bytes(chunked, *args) < 60 * 4
 
 
-def test_explain_shows_the_forward_that_keeps_less() -> None:
-    logits, tokens = example(12, 60)
-    outputs = []
+def test_an_input_written_to_after_the_forward_is_an_error_and_no_wrong_gradient() -> None:
+    leaf, tokens = example(12, 60)
+    chunked = compile_chunked(chosen, **OPTIONS)
+    logits = leaf * 1
+    out = chunked(logits, tokens)
+    with torch.no_grad():
+        logits.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_a_backward_may_run_twice_and_after_another_forward() -> None:
+    args = [example(12, 60) for _ in range(2)]
+    whole, chunked = compile_whole(chosen), compile_chunked(chosen, **OPTIONS)
+    expected = [torch.autograd.grad(whole(*pair).sum(), pair[0])[0] for pair in args]
+    outs = [chunked(*pair).sum() for pair in args]
+    for out, (logits, _), grad in zip(outs, args, expected, strict=True):
+        for retain in (True, False):
+            assert torch.equal(torch.autograd.grad(out, logits, retain_graph=retain)[0], grad)
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(outs[0], args[0][0])
+
+
+def test_a_forward_that_runs_out_of_memory_shrinks_and_a_backward_does_not() -> None:
+    args, memory = example(40, 60), LimitedMemory(4)
+    chunked = compile_chunked(of_top_k, memory, on_oom="shrink", **{**OPTIONS, "row_chunk": 16})
+    with sortpass.capture_reports() as reports:
+        assert torch.equal(gradient(chunked, *args), gradient(compile_whole(of_top_k), *args))
+    assert [report.sites[0].row_chunk for report in reports] == [16, 8, 4, 4]  # the last is the backward
+    out, compiles = chunked(*args), memory.compiles
+    memory.rows = 2
+    with pytest.raises(torch.OutOfMemoryError):
+        out.sum().backward()
+    assert memory.compiles == compiles
+
+
+def test_explain_shows_the_backward_and_a_forward_that_keeps_less() -> None:
+    args = example(256, 2_000)
+    options = {"inner": "aot_eager", "row_chunk": 16, "min_bytes": 1 << 18, "anchors": "rowwise"}
+    kept, peaks = [], []
     for recompute in (False, True):
-        seen = sortpass.explain(
-            chosen, logits, tokens, inner="aot_eager", row_chunk=3, min_bytes=1, anchors="rowwise", recompute=recompute
-        )
-        outputs.append(str(seen.graphs[0].before.graph.output_node().args))
-    assert "detach" in outputs[0] and "detach" not in outputs[1]
+        forward, backward = sortpass.explain(with_entropy, *args, recompute=recompute, **options).graphs
+        kept.append(len(forward.before.graph.output_node().args[0]))
+        peaks.append(backward.peak_bytes_chunked / args[0].nbytes)
+    assert "[256, 2000]" in backward.report.sites[0].shape and backward.report.num_rewritten == 1
+    assert peaks[1] < 1.5 < peaks[0]
+    assert args[0].grad is None
 
 
 @pytest.mark.parametrize("name", ["of_top_k", "with_entropy"])
