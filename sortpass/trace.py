@@ -84,7 +84,7 @@ def trace_graphs(fn: Callable[..., Any], args: tuple[Any, ...], config: ChunkCon
 
 
 def _run_backward(outputs: Any, inputs: Any) -> None:
-    """Have the backward graph compiled, which waits for its first call; gradients of parameters are nobody's business."""
+    """Have the backward graph compiled, which waits for its first call. (Not into ``.grad``: parameters are real.)"""
     made = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     wanted = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     if made and wanted:
