@@ -25,6 +25,8 @@ from sortpass.sites import ROWWISE_OPS, SECONDARY_OPS, SORT_OPS
 from sortpass.sizes import Peak, bytes_of, hints_of
 from sortpass.torch_compat import fake_values, is_compute_intensive, num_input_updates, overwritten_inputs
 
+_KEPT_BY_USER = (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE)
+
 ANCHORS = (*SORT_OPS, *SECONDARY_OPS, *ROWWISE_OPS)
 
 
@@ -90,8 +92,10 @@ class Kept:
         self.kept = self.bytes.storages_of(outputs[num_outputs:]) - self.returned
 
     def may_repeat(self, node: fx.Node) -> bool:
-        is_output = bool(self.bytes.storages_of([node]) & (self.updates | self.returned))
-        return self._is_large(node) and not is_output and _is_rowwise(node)
+        """Whether the node may be part of a chain. A call with several outputs may with all of them, or not at all."""
+        call = _call_of(node)
+        is_output = bool(self.bytes.storages_of([call]) & (self.updates | self.returned))
+        return self._is_large(node) and not is_output and _is_rowwise(call)
 
     def may_be_kept(self, node: fx.Node) -> bool:
         return node.op == "call_function" and self._is_large(node)
@@ -144,14 +148,18 @@ def _computed_from(inputs: set[fx.Node], graph: fx.Graph) -> set[fx.Node]:
     return found
 
 
-def _is_rowwise(node: fx.Node) -> bool:
+def _call_of(node: fx.Node) -> fx.Node:
+    """The call that an item is taken out of; of other nodes, they themselves."""
+    call = node.args[0] if is_item(node) else node
+    assert isinstance(call, fx.Node)
+    return call
+
+
+def _is_rowwise(call: fx.Node) -> bool:
     """Whether the op may be repeated, in windows, at about the cost of reading its arguments, or of a sort."""
-    owner = node.args[0] if is_item(node) else node
-    assert isinstance(owner, fx.Node)
-    wants_kept = node.meta.get("recompute") in (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE)
-    if owner.op != "call_function" or wants_kept:
+    if call.op != "call_function" or call.meta.get("recompute") in _KEPT_BY_USER:
         return False
-    return is_pure(owner.target) and find_rule_maybe(owner.target) is not None and not is_compute_intensive(owner)
+    return is_pure(call.target) and find_rule_maybe(call.target) is not None and not is_compute_intensive(call)
 
 
 def _chain_of(node: fx.Node, may_repeat: Callable[[fx.Node], bool]) -> set[fx.Node]:

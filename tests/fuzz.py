@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import hypothesis
 from fuzz_programs import Functions, Program, programs
-from fuzzing import Options, Outcome, check_compiled, check_traced, options
+from fuzzing import Options, Outcome, check_compiled, check_gradients, check_traced, options
 from hypothesis import HealthCheck, Phase
 
 from sortpass.console import Progress, Table, progress, say, show
@@ -133,9 +133,14 @@ def main() -> int:
         while failure is None and _goes_on(args, tally, started):
             left = BATCH if args.seconds else min(BATCH, args.programs - tally.programs)
             num_compiled = left // COMPILED_EVERY
-            failure = fuzz(check_traced, seed, left - num_compiled, tally, bar)
-            if failure is None and num_compiled:
-                failure = fuzz(check_compiled, seed, num_compiled, tally, bar)
+            counts = {
+                check_traced: left - 2 * num_compiled,
+                check_compiled: num_compiled,
+                check_gradients: num_compiled,
+            }
+            for check, count in counts.items():
+                if failure is None and count:
+                    failure = fuzz(check, seed, count, tally, bar)
             bar.stage(f"seed {seed}: {tally.programs:,} programs, {tally.outcomes['rewritten']:,} rewritten")
             seed += 1
     _show_tally(tally, args.seed, seed - 1, time.monotonic() - started)

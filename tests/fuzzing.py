@@ -1,4 +1,5 @@
-"""Check one random program: whole against chunked, as a graph that ``make_fx`` traced and through ``torch.compile``.
+"""Check one random program: whole against chunked, as a graph that ``make_fx`` traced and through ``torch.compile``,
+without gradients and, with ``recompute``, with them.
 
 Where every region of a program is reported to be ``bitwise``, results must agree to the bit, else up to rounding.
 """
@@ -42,11 +43,12 @@ class Options:
     dynamic: bool | None = None
     anchors: str = "sort"
     through_matmul: bool = False
+    recompute: bool = False
 
     def for_pass(self) -> dict[str, Any]:
         # The inner of a traced graph decides how exact it is.
         rest = {"min_bytes": 1, "force": True, "inner": "aot_eager"}
-        ours = ("row_chunk", "form", "scope", "anchors", "through_matmul")
+        ours = ("row_chunk", "form", "scope", "anchors", "through_matmul", "recompute")
         return {**{name: getattr(self, name) for name in ours}, **rest}
 
 
@@ -112,11 +114,36 @@ def check_traced(case: Functions, options: Options) -> Outcome:
 
 def check_compiled(case: Functions, options: Options) -> Outcome:
     """``torch.compile``: ``aot_eager`` against ``chunked_sort`` with that inner, at two row counts."""
+    return _check_compiled(case, options, lambda fn: fn)
+
+
+def check_gradients(case: Functions, options: Options) -> Outcome:
+    """The same with ``recompute``: also the gradients of what is returned, for every input that can have one."""
+    return _check_compiled(case, dataclasses.replace(options, anchors="rowwise", recompute=True), _with_gradients)
+
+
+def _with_gradients(fn: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """What ``fn`` returns and makes of its inputs, and the gradients of both."""
+
+    def run(*args: Any) -> list[Any]:
+        leaves = [arg.detach().requires_grad_() for arg in args if arg.is_floating_point()]
+        copies = iter([leaf * 1 for leaf in leaves])  # which may be written into
+        given = [next(copies) if arg.is_floating_point() else arg for arg in args]
+        results = [*fn(*given), *given]
+        wanted = [result for result in results if result.requires_grad]
+        weights = [torch.arange(out.numel()).remainder(5).to(out.dtype).view(out.shape) for out in wanted]
+        grads = torch.autograd.grad(wanted, leaves, weights, materialize_grads=True) if wanted else ()
+        return [result.detach() for result in results] + list(grads)
+
+    return run
+
+
+def _check_compiled(case: Functions, options: Options, around: Callable[..., Any]) -> Outcome:
     torch._dynamo.reset()
     with warnings.catch_warnings(), sortpass.capture_reports() as reports:
         warnings.simplefilter("ignore")
-        whole = compile_whole(case.program, dynamic=options.dynamic)
-        chunked = compile_chunked(case.program, dynamic=options.dynamic, **options.for_pass())
+        whole = around(compile_whole(case.program, dynamic=options.dynamic))
+        chunked = around(compile_chunked(case.program, dynamic=options.dynamic, **options.for_pass()))
         second = case.exact_for(case.inputs(case.other_rows))
         for rows in (case.rows, case.other_rows) if second else (case.rows,):
             try:

@@ -16,7 +16,7 @@ import torch
 from fuzz import Check, Tally, fuzz
 from fuzz_compare import Difference
 from fuzz_programs import Functions
-from fuzzing import Options, Outcome, check_compiled, check_traced
+from fuzzing import Options, Outcome, check_compiled, check_gradients, check_traced
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import sortpass
@@ -36,7 +36,9 @@ def rows_of(*shapes: tuple[int | str, ...]) -> Callable[[int], list[Any]]:
 
 
 @pytest.mark.parametrize(
-    "check, count, least", [(check_traced, 250, 120), (check_compiled, 15, 6)], ids=["traced", "compiled"]
+    "check, count, least",
+    [(check_traced, 250, 120), (check_compiled, 15, 6), (check_gradients, 15, 6)],
+    ids=["traced", "compiled", "gradients"],
 )
 def test_random_programs_are_as_whole(check: Check, count: int, least: int) -> None:
     tally = Tally()

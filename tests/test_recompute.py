@@ -199,6 +199,20 @@ def test_what_the_caller_gets_is_not_made_twice() -> None:
     assert "aten._log_softmax.default" not in graphs[1]
 
 
+def test_one_output_of_a_call_is_not_repeated_without_the_others() -> None:
+    def sorted_probs(logits: Any, tokens: Any) -> Any:
+        values, order = logits.sort(-1)  # the values are the caller's, the order is kept
+        return values, chosen(logits.gather(-1, order), tokens)
+
+    args = example(12, 60)
+    assert_same(
+        *(
+            [gradient(compiled, *args)]
+            for compiled in (compile_whole(sorted_probs), compile_chunked(sorted_probs, **OPTIONS))
+        )
+    )
+
+
 def write_later(x: Any, bias: Any, tokens: Any) -> Any:
     lp = chosen(x + bias, tokens)
     bias.add_(1)
