@@ -168,24 +168,33 @@ def test_below_min_bytes_values_are_kept() -> None:
     assert kept_bytes(compile_chunked(chosen, min_bytes=12 * 60 * 4 + 1, **OPTIONS), *args) == 12 * 60 * 4
 
 
-def test_matmuls_and_random_draws_are_kept() -> None:
-    def policy(hidden: Any, weight: Any, tokens: Any) -> Any:
-        return chosen(F.dropout((hidden @ weight).to(torch.bfloat16), 0.3), tokens)
-
-    hidden, weight = torch.randn(12, 8, requires_grad=True), torch.randn(8, 60)
+def test_a_matmul_is_kept_and_not_its_log_softmax() -> None:
+    hidden, weight = torch.randn(12, 8).bfloat16().requires_grad_(), torch.randn(8, 60).bfloat16()
     tokens = torch.randint(60, (12,))
     graphs: list[list[str]] = []
-    whole = compile_whole(policy)
-    chunked = compile_chunked(policy, record_graphs(graphs), **OPTIONS)
-    grads = []
+    fns = compile_whole(of_head), compile_chunked(of_head, record_graphs(graphs), **OPTIONS)
+    assert_same(*([gradient(fn, hidden, weight, tokens)] for fn in fns))
+    assert "aten.mm.default" in graphs[0] and graphs[1].count("aten.mm.default") == 1  # the gradient's own
+    assert [kept_bytes(fn, hidden, weight, tokens) // (12 * 60) for fn in fns] == [4, 2]
+
+
+def of_head(hidden: Any, weight: Any, tokens: Any) -> Any:
+    return chosen(hidden @ weight, tokens)
+
+
+def test_random_draws_are_kept() -> None:
+    def with_dropout(logits: Any, tokens: Any) -> Any:
+        return chosen(F.dropout(logits * 2, 0.3), tokens)
+
+    args, grads = example(12, 60, dtype=torch.bfloat16), []
+    graphs: list[list[str]] = []
+    whole, chunked = compile_whole(with_dropout), compile_chunked(with_dropout, record_graphs(graphs), **OPTIONS)
     for fn in (whole, chunked):
         torch.manual_seed(1)
-        grads.append(gradient(fn, hidden, weight, tokens))
-    assert torch.equal(*grads)
-    (forward, backward) = graphs
-    assert "aten.mm.default" in forward and backward.count("aten.mm.default") == 1
-    assert not any("dropout" in op or "bernoulli" in op for op in backward)
-    assert kept_bytes(chunked, hidden, weight, tokens) < kept_bytes(whole, hidden, weight, tokens)
+        grads.append([gradient(fn, *args)])
+    assert_same(*grads)
+    assert not any("dropout" in op or "bernoulli" in op for op in graphs[1])
+    assert kept_bytes(chunked, *args) < kept_bytes(whole, *args)
 
 
 def test_what_the_caller_gets_is_not_made_twice() -> None:
