@@ -192,7 +192,7 @@ INNERS = ("aot_eager", "inductor")
 
 
 def _both(fn: Callable[..., Any], inner: str, rows: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    options = {"anchors": "rowwise", "row_chunk": rows // 16, "force": False}
+    options = {"anchors": "rowwise", "recompute": True, "row_chunk": rows // 16, "force": False}
     return compile_whole(fn, inner), compile_chunked(fn, inner, **options)
 
 

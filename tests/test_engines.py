@@ -151,6 +151,15 @@ def test_gradients_are_the_same_bits(name: str) -> None:
     assert reports[0].num_rewritten >= 1
 
 
+@pytest.mark.parametrize("name", TRAINED)
+def test_with_recompute_a_backward_holds_the_gradient_and_one_chunk(name: str) -> None:
+    args, fn = inputs_for(name, ROWS, VOCAB), ENGINES[name]
+    whole, chunked = compile_whole(fn), compile_chunked(fn, **OPTIONS, force=False, recompute=True)
+    assert torch.equal(gradient(whole, *args), gradient(chunked, *args))
+    measured, before = (peak_bytes(lambda fn=fn: gradient(fn, *args)) / (ROWS * VOCAB) for fn in (chunked, whole))
+    assert measured <= args[0].element_size() + before * CHUNK / ROWS + SLACK
+
+
 def test_under_inductor_the_backward_is_chunked_too() -> None:
     args, fn = inputs_for("verl_logprobs_and_entropy", ROWS, VOCAB), ENGINES["verl_logprobs_and_entropy"]
     with (
@@ -303,6 +312,9 @@ def test_the_trl_lines(module: Any) -> None:
     torch.testing.assert_close(chunked, loop(*args))
     assert reports[0].num_rewritten == 1
     assert per_logit(trainer.selective_log_softmax, args) < 2  # whole, the log-softmax alone is 4
+    grads = [gradient(fn, *args) for fn in (trainer.selective_log_softmax, loop)]
+    torch.testing.assert_close(*grads)
+    assert peak_bytes(lambda: gradient(trainer.selective_log_softmax, *args)) / (ROWS * VOCAB) < 6  # the gradient is 4
 
 
 def test_the_verl_module_reaches_a_plain_torch_compile() -> None:

@@ -197,15 +197,19 @@ def test_random_draws_are_kept() -> None:
     assert kept_bytes(chunked, *args) < kept_bytes(whole, *args)
 
 
-def test_what_the_caller_gets_is_not_made_twice() -> None:
-    def all_log_probs(logits: Any) -> Any:
-        return (logits * 2).log_softmax(-1)
-
-    logits, _ = example(12, 60)
+@pytest.mark.parametrize(
+    "fn, made",
+    [
+        (lambda logits, tokens: (logits * 2).log_softmax(-1), "aten._log_softmax.default"),
+        (lambda logits, tokens: (probs := logits.sigmoid(), chosen(probs, tokens)), "aten.sigmoid.default"),
+    ],
+)
+def test_what_the_caller_gets_is_not_made_twice(fn: Callable[..., Any], made: str) -> None:
+    args = example(12, 60)
     graphs: list[list[str]] = []
-    chunked = compile_chunked(all_log_probs, record_graphs(graphs), **OPTIONS)
-    assert torch.equal(gradient(compile_whole(all_log_probs), logits), gradient(chunked, logits))
-    assert "aten._log_softmax.default" not in graphs[1]
+    whole, chunked = compile_whole(fn), compile_chunked(fn, record_graphs(graphs), **OPTIONS)
+    assert torch.equal(gradient(whole, *args), gradient(chunked, *args))
+    assert made not in graphs[1]
 
 
 def test_one_output_of_a_call_is_not_repeated_without_the_others() -> None:
