@@ -68,6 +68,12 @@ class ChunkConfig:
     backward, in windows, instead of keeping them for it. Their inputs (the logits) are kept, and must not be written to
     in between. Costs the time of these ops. Needs ``anchors="rowwise"``; without gradients it changes nothing."""
 
+    allow_rng: bool = False
+    """Let a region take in ops that draw random numbers (``multinomial``, ``exponential_``, ``rand_like``, dropout), so
+    that of a sampler only token ids leave it. Its exactness is ``"distribution"`` then: each window draws its own
+    numbers, which have the same distribution, and other values for the same seed. Not so what Inductor computes from a
+    seed (all but ``multinomial`` and a few): those are the same bits."""
+
     form: str = "auto"
     """``"loop"``: one body in a ``while_loop`` that writes into preallocated outputs. ``"unroll"``: explicit
     ``split -> body -> cat`` nodes; nodes and compile time grow with the number of chunks, and ``cat`` holds results
@@ -112,7 +118,7 @@ class ChunkConfig:
                 _check_positive_int(name, getattr(self, name))
         _check_budget(self.memory_budget)
         object.__setattr__(self, "anchors", _as_names("anchors", self.anchors, ANCHORS))
-        for name in ("force", "through_matmul", "recompute"):
+        for name in ("force", "through_matmul", "allow_rng", "recompute"):
             _check_bool(name, getattr(self, name))
         if self.recompute and "rowwise" not in self.anchors:
             raise ConfigError(

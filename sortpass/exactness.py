@@ -7,6 +7,7 @@ region is compiled anew by a compiler that fuses, with or without this pass.
     bitwise         every op is promised to be exact in this setting
     indices-exact   the sorts are, with all they depend on in the region: same order, same indices; what follows is not
     close           what is sorted may differ in its last bits, so nearly equal elements may change places
+    distribution    it draws from a generator (``allow_rng=True``): other values of the same distribution
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from sortpass.rules import Exactness, exactness_of
 from sortpass.sites import SECONDARY_OPS, SORT_OPS
 from sortpass.torch_compat import fake_values
 
-BITWISE, INDICES_EXACT, CLOSE = "bitwise", "indices-exact", "close"
-WEAKEST_FIRST = (CLOSE, INDICES_EXACT, BITWISE)
+BITWISE, INDICES_EXACT, CLOSE, DISTRIBUTION = "bitwise", "indices-exact", "close", "distribution"
+WEAKEST_FIRST = (DISTRIBUTION, CLOSE, INDICES_EXACT, BITWISE)
 
 EAGER_INNERS = ("aot_eager", "eager")
 
@@ -56,8 +57,9 @@ class RegionExactness:
     """The level of a region.
 
     Attributes:
-        level: ``"bitwise"``, ``"indices-exact"`` or ``"close"``.
-        blamed: the first op that cannot promise to be exact; None where the level is ``"bitwise"``.
+        level: ``"bitwise"``, ``"indices-exact"``, ``"close"`` or ``"distribution"``.
+        blamed: the first op that draws, else the first that cannot promise to be exact; None where the level is
+            ``"bitwise"``.
         why: one sentence about it, and what would help.
     """
 
@@ -91,6 +93,8 @@ def judge_region(region: Region, setting: Setting) -> RegionExactness:
     inexact = [node for node in region.nodes if not is_promised(levels[node], _dtypes(node), setting)]
     if not inexact:
         return RegionExactness(BITWISE)
+    if draw := next((node for node in inexact if levels[node] is Exactness.DRAWS), None):
+        return RegionExactness(DISTRIBUTION, draw, _why(draw, Exactness.DRAWS, setting))
     sorts = [node for node in region.nodes if node.target in (*SORT_OPS, *SECONDARY_OPS)]
     # Without a sort there are no indices to promise: an argmax of what is inexact may be another.
     level = CLOSE if not sorts or _ancestors_in(region, sorts) & set(inexact) else INDICES_EXACT
@@ -135,6 +139,8 @@ def _why(node: fx.Node, level: Exactness, setting: Setting) -> str:
     inner = setting.inner if isinstance(setting.inner, str) else getattr(setting.inner, "__name__", "a callable")
     where = f"on {setting.device} under {inner}"
     advice = "exactness='any' rewrites it all the same"
+    if level is Exactness.DRAWS:
+        return f"{op_name(node)} {level.value}, which gives other values of the same distribution; {advice}"
     if level is Exactness.ROWWISE and setting.device == "cpu":
         if setting.is_eager:
             where = "in a window of one row"

@@ -26,7 +26,7 @@ from sortpass.graph_order import is_item
 from sortpass.liveness import Event, ScratchOf, SizeOf, Storage, Storages, shared_argument
 from sortpass.rules import is_pure
 from sortpass.sizes import Peak
-from sortpass.torch_compat import fake_values
+from sortpass.torch_compat import fake_values, random_rows
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -48,6 +48,8 @@ _OWN_KERNEL = (
     *(aten.amax.default, aten.amin.default, aten.sum.dim_IntList, aten.sum.default, aten.prod.dim_int),
     *(aten.any.dim, aten.any.dims, aten.argmax.default, aten.argmin.default, aten.max.dim, aten.min.dim),
     *(aten.var_mean.correction, aten.mean.dim, aten.cat.default, aten.copy_.default, *_SCATTERS),
+    prims.inductor_random.default,
+    random_rows,
 )
 """Stored, but their arguments are computed as they are read."""
 

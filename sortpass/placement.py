@@ -9,9 +9,12 @@ from sortpass.region import Region
 
 
 def last_needed(region: Region, order: GraphOrder) -> fx.Node:
-    """The node behind which the region can stand: all live-ins exist, and hold what the members saw in them."""
+    """The node behind which the region can stand: all live-ins exist, and hold what the members saw in them.
+
+    A member that draws also stays behind the draws and effects outside that come before it.
+    """
     members = set(region.nodes)
-    live_ins = [dep for node in region.nodes for dep in node.all_input_nodes if dep not in members]
+    live_ins = [dep for node in region.nodes for dep in order.dependencies(node) if dep not in members]
     # A region may read nothing (a sort of a constant it makes itself); then it stands where its first node stood.
     anchor = (
         max(live_ins, key=order.position.__getitem__) if live_ins else order.nodes[order.position[region.nodes[0]] - 1]

@@ -2,8 +2,8 @@
 
 Starting at the anchor, the row dim is followed up to producers and down to users, asking each op's rule where it goes.
 A node joins if its rule maps rows to rows consistently with its neighbours. What does not join ends the region: ops
-without a rule, ops that couple rows, random ops, collectives, anything that mutates. Then the set is made convex (no
-path leaves and comes back) and its edges are trimmed.
+without a rule, ops that couple rows, random ops (unless ``allow_rng``), collectives, anything that mutates. Then the
+set is made convex (no path leaves and comes back) and its edges are trimmed.
 
      x ──────────────┐                       sliced live-in: x          whole live-in: bias
      x -> sort -> softmax -> cumsum -> le -> scatter -> where -> out    live-out: out
@@ -25,7 +25,7 @@ from sortpass.errors import InternalError
 from sortpass.graph_order import GraphOrder, is_item
 from sortpass.overwrite import Overwrite, find_overwrites
 from sortpass.report import Decline, DeclineCode, op_name
-from sortpass.rules import ANY, MATMULS, Blocked, Call, Flattened, Flow, find_rule_maybe, is_pure, same_size
+from sortpass.rules import ANY, MATMULS, Blocked, Call, Flattened, Flow, find_rule_maybe, is_draw, is_pure, same_size
 from sortpass.sites import SortSite
 from sortpass.torch_compat import fake_values
 
@@ -189,10 +189,13 @@ class _Growth:
         if node.name in self.unfit:
             return self.unfit[node.name]
         rule = find_rule_maybe(node.target)
-        if rule is None or not (is_pure(node.target) or is_item(node)):
+        if rule is None or not (is_pure(node.target) or is_item(node) or is_draw(node.target)):
             return self._no(node, DeclineCode.UNKNOWN_OP, self.order.why_fixed(node) or "has no rule")
         if node.target in MATMULS and not self.config.through_matmul:
             return self._no(node, DeclineCode.MATMUL, "is taken into a region with through_matmul=True only")
+        if is_draw(node.target) and not self.config.allow_rng:
+            why = "draws random numbers; it is taken into a region with allow_rng=True only"
+            return self._no(node, DeclineCode.RANDOM, why)
         if not self.order.same_segment(node, self.site.node):
             return self._no(node, DeclineCode.COUPLED, "stands on the other side of an in-place write")
         tensors = list(fake_values(node))

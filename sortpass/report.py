@@ -26,6 +26,7 @@ class DeclineCode(enum.Enum):
     COUPLED = "rows are coupled"
     UNKNOWN_OP = "no rule"
     MATMUL = "through_matmul is off"
+    RANDOM = "allow_rng is off"
     COPIED_BACK = "not written in place"
     NOT_BITWISE = "an op is not promised to be exact"
     REBUILD_FAILED = "chunk cannot be built"
@@ -65,7 +66,8 @@ class SiteReport:
         exactness: what the results of the region are promised to be, given the same inputs; None where declined.
             ``"bitwise"``: the same bits as whole. ``"indices-exact"``: the sorts have the same order and indices, while
             something computed from them may differ in its last bits. ``"close"``: what is sorted may differ in its last
-            bits, as it does for another batch size.
+            bits, as it does for another batch size. ``"distribution"``: it draws random numbers, which are other ones
+            than whole, of the same distribution.
         written_over: names of the graph inputs, and of nodes nobody reads later, that results of the region are written
             over window by window, without a tensor of their own.
         region_ops: the ops that now run per window, in graph order.

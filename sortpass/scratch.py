@@ -102,8 +102,17 @@ def _sort(call: Call, size_of: SizeOf, rows: int) -> sympy.Expr:
 
 
 def _multinomial(call: Call, size_of: SizeOf, rows: int) -> sympy.Expr:
-    """One exponential number per probability."""
-    return ZERO if call["replacement"] else size_of(call["self"])
+    """One exponential number per probability, unless several are drawn with replacement."""
+    return ZERO if call["replacement"] and not same_size(call["num_samples"], 1) else size_of(call["self"])
+
+
+def _one_copy(call: Call, size_of: SizeOf, rows: int) -> sympy.Expr:
+    """The noise (dropout's mask as numbers, rrelu's slopes, a product of means)."""
+    return size_of(next(arg for arg in call.args.values() if isinstance(arg, fx.Node)))
+
+
+def _two_copies(call: Call, size_of: SizeOf, rows: int) -> sympy.Expr:
+    return 2 * _one_copy(call, size_of, rows)
 
 
 def _kthvalue(call: Call, size_of: SizeOf, rows: int) -> sympy.Expr:
@@ -169,6 +178,10 @@ _ESTIMATES: dict[Any, Callable[[Call, SizeOf, int], sympy.Expr]] = {
     aten.sort.stable: _sort,
     aten.logsumexp.default: _logsumexp,
     aten.multinomial.default: _multinomial,
+    aten.native_dropout.default: _one_copy,
+    aten.rrelu.default: _one_copy,
+    aten.normal.Tensor_float: _one_copy,
+    aten._sample_dirichlet.default: _two_copies,
     aten.kthvalue.default: _kthvalue,
     aten.gather.default: _half_index,
     aten.scatter.src: _half_index,

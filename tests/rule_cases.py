@@ -62,6 +62,11 @@ def ascending(*shape: int) -> Arg:
     return Arg(f"asc{list(shape)}", lambda: torch.randn(shape).sort(-1).values)
 
 
+def certain(*shape: int) -> Arg:
+    """Probabilities of which one in each row is 1 and the others are 0."""
+    return Arg(f"certain{list(shape)}", lambda: torch.eye(shape[-1])[torch.randint(0, shape[-1], shape[:-1])])
+
+
 @dataclasses.dataclass(frozen=True)
 class Case:
     """A call, and the dims of its output it may be cut along.
@@ -371,4 +376,47 @@ MATMUL = [
     case(aten.linear.default, ints(2, 6, 3), ints(4, 3), cuts=(0, 1, 2)),
 ]  # fmt: skip
 
-CASES = [*CREATE, *UNTAGGED_POINTWISE, *POINTWISE, *REDUCE, *ROWWISE, *SHAPE, *INDEX, *MATMUL]
+# Where there are arguments that leave no choice, these are given: then values are compared, too.
+RANDOM = [
+    *(case(aten.multinomial.default, certain(6, 6), *rest, cuts=(0,)) for rest in ([1], [1, True], [3, True])),
+    case(aten.multinomial.default, probs(6, 6), 3, cuts=(0,)),
+    case(aten.multinomial.default, probs(6), 6, cuts=()),
+    case(aten._sample_dirichlet.default, probs(2, 6, 4), cuts=(0, 1)),
+    *(case(op, floats(6, 6), *rest, cuts=(0, 1)) for op, rest in (
+        (aten.exponential.default, [float("inf")]), (aten.uniform.default, [2.0, 2.0]), (aten.cauchy.default, []),
+        (aten.log_normal.default, []), (aten.geometric.default, [1 - 1e-9]),
+        (aten.normal_functional.default, [2.0, 0.0]),
+        (aten.random.default, []), (aten.random.to, [1]), (getattr(aten.random, "from"), [3, 4]),
+        (aten.rand_like.default, []), (aten.randn_like.default, []), (aten.randint_like.default, [1]),
+        (aten.randint_like.low_dtype, [3, 4]), (aten.bernoulli.p, [1.0]), (aten.native_dropout.default, [1.0, True]),
+        (aten.native_dropout.default, [0.5, False]), (aten.dropout.default, [0.0, True]),
+        (aten.rrelu.default, [0.5, 0.5, True]))),
+    *(case(op, floats(6, 6), *rest, generator=None, cuts=(0, 1)) for op, rest in (
+        (aten.rand_like.generator, []), (aten.randn_like.generator, []), (aten.randint_like.generator, [1]),
+        (aten.randint_like.low_generator_dtype, [3, 4]))),
+    case(aten.bernoulli.default, certain(6, 6), cuts=(0, 1)),
+    case(aten.bernoulli.Tensor, floats(6, 6), certain(6, 6), cuts=(0, 1)),
+    case(aten.bernoulli.Tensor, floats(6, 6), certain(6), cuts=(0, 1)),
+    case(aten.poisson.default, certain(6, 6), cuts=(0, 1)),
+    case(aten.binomial.default, certain(6, 6), certain(6, 6), cuts=(0, 1)),
+    case(aten._standard_gamma.default, probs(6, 6), cuts=(0, 1)),
+    case(aten.normal.Tensor_float, floats(6, 6), 0.0, cuts=(0, 1)),
+    case(aten.normal.float_Tensor, 2.0, certain(6, 6), cuts=(0, 1)),
+    *(case(aten.normal.Tensor_Tensor, floats(*mean), Arg("0", lambda: torch.zeros(1)), cuts=(0, 1))
+      for mean in ((6, 6), (2, 6), (6, 2))),
+    case(aten.randint_like.Tensor, floats(6, 6), Arg("1", lambda: torch.tensor(1)), cuts=(0, 1)),
+    *(case(op, *bounds, [2, 6, 4], **kwargs, cuts=(0, 1, 2)) for op, bounds, kwargs in (
+        (aten.rand.default, [], {}), (aten.rand.generator, [], {"generator": None}),
+        (aten.randn.default, [], {}), (aten.randn.generator, [], {"generator": None}),
+        (aten.randint.default, [1], {}), (aten.randint.generator, [1], {"generator": None}),
+        (aten.randint.low, [3, 4], {}), (aten.randint.low_generator, [3, 4], {"generator": None}),
+        (aten.normal.float_float, [2.0, 0.0], {}))),
+    case(prims.normal.default, [6, 6], cuts=(0, 1), mean=2.0, std=0.0, dtype=torch.float32, device=torch.device("cpu"),
+         requires_grad=False),
+    # Only the outermost dim holds numbers that lie side by side.
+    *(case(prims.inductor_random.default, size, ints(), "rand", cuts=cuts)
+      for size, cuts in (([6, 6], (0,)), ([1, 6, 4], (0, 1)), ([2, 6, 4], (0,)))),
+    case(prims.inductor_randint.default, 3, 4, [6, 6], ints(), cuts=(0,)),
+]  # fmt: skip
+
+CASES = [*CREATE, *UNTAGGED_POINTWISE, *POINTWISE, *REDUCE, *ROWWISE, *SHAPE, *INDEX, *MATMUL, *RANDOM]

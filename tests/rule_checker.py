@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from sortpass.region import tensor_inputs
-from sortpass.rules import Blocked, Call, Exactness, Flow, exactness_of, find_rule_maybe
+from sortpass.rules import Blocked, Call, Exactness, Flow, exactness_of, find_rule_maybe, is_draw
 
 aten = torch.ops.aten
 
@@ -79,23 +79,37 @@ def chunk_of_args(args: dict[str, Any], flow: Flow, start: int, size: int) -> di
 
 
 def assert_chunks_join(node: fx.Node, args: dict[str, Any], flow: Flow, row_dim: int) -> None:
-    """Cut the call into chunks and join the results: the whole, as exactly as the op's level promises on a CPU."""
+    """Cut the call into chunks and join the results: the whole, as exactly as the op's level promises on a CPU.
+
+    Of an op that draws, only shapes and dtypes, unless its arguments leave it no choice (:func:`is_determined`).
+    """
     op: Any = node.target
     level = exactness_of(node, row_dim)
     whole = tree_leaves(op(**args))
+    means_nothing = op in UNDEFINED or (is_draw(op) and not is_determined(op, args, whole))
     for sizes in ways_to_cut(whole[0].shape[row_dim]):
         starts = [0, *itertools.accumulate(sizes[:-1])]
-        chunks = [
-            tree_leaves(op(**chunk_of_args(args, flow, start, size))) for start, size in zip(starts, sizes, strict=True)
-        ]
+        chunks = []
+        for start, size in zip(starts, sizes, strict=True):
+            chunk = chunk_of_args(args, flow, start, size)
+            if flow.in_window is None:
+                chunks.append(tree_leaves(op(**chunk)))
+            else:
+                chunks.append(tree_leaves(flow.in_window(**chunk, row_dim=row_dim, start=start)))
         is_exact = level is not Exactness.CLOSE and (level is not Exactness.ROWWISE or min(sizes) >= 2)
         for expected, *parts in zip(whole, *chunks, strict=True):
             joined = torch.cat(parts, row_dim)
             assert (joined.shape, joined.dtype) == (expected.shape, expected.dtype)
-            if op not in UNDEFINED:
+            if not means_nothing:
                 # Without tolerances, assert_close takes those of the dtype.
                 exactly = {"rtol": 0, "atol": 0} if is_exact else {}
                 torch.testing.assert_close(joined, expected, equal_nan=True, **exactly)
+
+
+def is_determined(op: Any, args: dict[str, Any], result: list[torch.Tensor]) -> bool:
+    """Whether a draw has one result, as from rows that are certain; then its chunks have no other."""
+    again = (tree_leaves(op(**args)) for _ in range(20))
+    return all(torch.equal(a, b) for other in again for a, b in zip(result, other, strict=True))
 
 
 def ways_to_cut(rows: int) -> Iterator[list[int]]:

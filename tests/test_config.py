@@ -93,6 +93,7 @@ def test_every_option_that_may_change_a_graph_changes_the_cache_id() -> None:
         "anchors": "sort",
         "through_matmul": True,
         "recompute": True,
+        "allow_rng": True,
     }
     same = {"on_oom": "shrink"}
     base = {"anchors": "rowwise"}

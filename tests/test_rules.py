@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from rule_cases import CASES, Arg, Case, bools, case, floats, ints, orders, ties
+from rule_cases import CASES, RANDOM, Arg, Case, bools, case, floats, ints, orders, ties
 from rule_checker import answer, assert_chunks_join, fake_call
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 import sortpass
-from sortpass.rules import Blocked, Call, Flow, find_rule_maybe, register_rule, registered_rules
+from sortpass.rules import Blocked, Call, Flow, find_rule_maybe, is_draw, register_rule, registered_rules
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -111,6 +111,7 @@ COUPLED = {
     "scatter along the rows": (aten.scatter.src, floats(6, 6), 0, ints(6, 6), floats(6, 6)),
     "scatter_add along the rows": (aten.scatter_add.default, floats(6, 6), -2, ints(6, 6), floats(6, 6)),
     "slice written into the rows": (aten.slice_scatter.default, floats(6, 6), floats(3, 6), 0, 0, 3),
+    "multinomial of one row": (aten.multinomial.default, floats(6), 3),
     "one row written": (aten.select_scatter.default, floats(6, 6), floats(6), 0, 2),
 }
 
@@ -140,9 +141,9 @@ def test_one_output_of_several_is_cut_like_the_call(row_dim: int) -> None:
 @pytest.mark.parametrize(
     "op",
     [
-        aten.rrelu.default,  # random, though tagged pointwise
-        aten.bernoulli.p,
-        aten.native_dropout.default,
+        aten.randperm.default,
+        aten.alpha_dropout.default,
+        aten.exponential_.default,
         aten.add_.Tensor,
         aten.copy_.default,
         aten.squeeze.default,  # drops whatever has size 1, a single row too
@@ -151,8 +152,24 @@ def test_one_output_of_several_is_cut_like_the_call(row_dim: int) -> None:
     ],
     ids=op_label,
 )
-def test_an_op_that_is_random_or_writes_or_is_not_known_has_no_rule(op: Any) -> None:
+def test_an_op_that_shuffles_rows_or_writes_or_is_not_known_has_no_rule(op: Any) -> None:
     assert find_rule_maybe(op) is None
+
+
+def test_every_draw_is_known_as_one_also_where_its_seed_makes_it_pure() -> None:
+    ours = {row.op for row in RANDOM}
+    assert all(map(is_draw, ours)) and not any(map(is_draw, {row.op for row in CASES} - ours))
+    assert ours == {op for op in registered_rules() if is_draw(op)}
+
+
+@pytest.mark.parametrize("op", [aten.multinomial.default, aten.bernoulli.default, aten.rand.generator], ids=op_label)
+def test_a_generator_of_its_own_is_not_shared_out_to_windows(op: Any) -> None:
+    first = [6, 6] if op is aten.rand.generator else torch.rand(6, 6)
+    args = {op._schema.arguments[0].name: first, "num_samples": 1, "generator": None}
+    node = fake_call(op, {name: arg for name, arg in args.items() if name in [a.name for a in op._schema.arguments]})
+    assert isinstance(answer(node, 0), Flow)
+    node.kwargs = {**node.kwargs, "generator": torch.Generator()}
+    assert answer(node, 0) == Blocked("draws from a generator that it was given")
 
 
 @torch.library.custom_op("sortpass_test::row_norm", mutates_args=())

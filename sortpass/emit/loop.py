@@ -168,7 +168,7 @@ def _build_body(
             windows[node, dim] = window_of(inside[node], dim)
         return windows[node, dim]
 
-    copies = copy_chunk(builder, plan.region, live_in, window_steps)
+    copies = copy_chunk(builder, plan.region, live_in, window_steps, start)
     is_static = isinstance(steps, int) and isinstance(num_windows, int)
     may_overlap = window_steps != 1 and not (is_static and steps % num_windows == 0)
     for buffer, node in zip(buffers, plan.region.live_outs, strict=True):

@@ -120,6 +120,7 @@ def copy_chunk(
     region: Region,
     live_in: LiveIn,
     window_steps: Any,
+    window_start: Any,
 ) -> Mapping[fx.Node, fx.Node]:
     """Copy the region's nodes for one window.
 
@@ -128,6 +129,7 @@ def copy_chunk(
         region: what to copy.
         live_in: gives the node that stands for an outside value, cut along a dim or whole.
         window_steps: what replaces the row count in size arguments.
+        window_start: the window's first row.
 
     Returns:
         Member -> its copy.
@@ -155,7 +157,9 @@ def copy_chunk(
             else:
                 new_args[name] = chunk_of(arg, dim)
         positional, keyword = _as_written(node, new_args)
-        copies[node] = builder.call(node.target, *positional, origin=node, **keyword)
+        if flow.in_window is not None:
+            keyword.update(row_dim=region.row_dims[node], start=window_start)
+        copies[node] = builder.call(flow.in_window or node.target, *positional, origin=node, **keyword)
     return copies
 
 

@@ -42,7 +42,8 @@ def emit_unroll(gm: fx.GraphModule, plan: ChunkPlan, mode: FakeTensorMode, befor
     with contextlib.nullcontext() if is_static else tracing_items(mode):
         pieces = _StaticPieces(builder, plan) if is_static else _DynamicPieces(builder, plan, before)
         for window in range(int(plan.num_windows)):
-            copies = copy_chunk(builder, plan.region, pieces.live_in(window), pieces.size(window) if resizes else None)
+            size = pieces.size(window) if resizes else None
+            copies = copy_chunk(builder, plan.region, pieces.live_in(window), size, pieces.start(window))
             anchors.append((gm, copies[plan.region.site.node]))
             for node in parts:
                 parts[node].append(copies[node])
@@ -89,6 +90,10 @@ class _Pieces:
         """Rows of a piece: an int, or a node."""
         raise NotImplementedError
 
+    def start(self, window: int) -> Any:
+        """First row of a piece: an int, or a node."""
+        raise NotImplementedError
+
     def _cut(self, node: fx.Node, dim: int, window: int) -> fx.Node:
         raise NotImplementedError
 
@@ -101,6 +106,9 @@ class _StaticPieces(_Pieces):
 
     def size(self, window: int) -> int:
         return self._sizes[window]
+
+    def start(self, window: int) -> int:
+        return sum(self._sizes[:window])
 
     def _cut(self, node: fx.Node, dim: int, window: int) -> fx.Node:
         if (node, dim) not in self._splits:
@@ -132,6 +140,9 @@ class _DynamicPieces(_Pieces):
             start, end = self._bounds[window : window + 2]
             self._sizes[window] = self.builder.call(operator.sub, end, start)
         return self._sizes[window]
+
+    def start(self, window: int) -> Any:
+        return self._bounds[window]
 
     def _cut(self, node: fx.Node, dim: int, window: int) -> fx.Node:
         start, end = self._bounds[window : window + 2]

@@ -1,9 +1,10 @@
 """What the pass knows about ops: where the row dim goes, one place per op."""
 
-from sortpass.rules import create, index, matmul, pointwise, reduce, rowwise, shape
+from sortpass.rules import create, index, matmul, pointwise, random, reduce, rowwise, shape
 from sortpass.rules.call import Call, same_size, value_of
 from sortpass.rules.exactness import Exactness, declared_exactness, exactness_of
 from sortpass.rules.matmul import MATMULS, Flattened
+from sortpass.rules.random import is_draw
 from sortpass.rules.registry import (
     ANY,
     WHOLE,
@@ -29,9 +30,11 @@ __all__ = [
     "exactness_of",
     "find_rule_maybe",
     "index",
+    "is_draw",
     "is_pure",
     "matmul",
     "pointwise",
+    "random",
     "reduce",
     "register_rule",
     "registered_rules",

@@ -50,6 +50,9 @@ class Exactness(enum.Enum):
     CLOSE = "rounds as its kernel pleases"
     """Nowhere. The last bits may depend on which elements share a vector register, and so on the number of rows."""
 
+    DRAWS = "draws anew in each window"
+    """Nowhere: results have the distribution of the whole, and other values (``rules/random.py`` says where not)."""
+
 
 Level = Exactness | Callable[[Call, int], Exactness]
 """An op's level, or a function of a call and the dim its output is cut along."""
@@ -74,7 +77,7 @@ def exactness_of(node: fx.Node, row_dim: Any) -> Exactness:
     """The level of one call whose output is cut along ``row_dim``."""
     level = declared_exactness(node.target)
     level = level if isinstance(level, Exactness) else level(Call(node), row_dim)
-    if level in (Exactness.COPIES, Exactness.PICKS):
+    if level in (Exactness.COPIES, Exactness.PICKS, Exactness.DRAWS):
         return level
     val = node.meta["val"]
     values = [*(val if isinstance(val, (tuple, list)) else (val,)), *map(value_of, node.all_input_nodes)]

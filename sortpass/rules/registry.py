@@ -48,10 +48,13 @@ class Flow:
             of these. Every tensor argument must be named.
         resized: argument name -> position in that list-valued argument which holds the row count and becomes the
             window's row count.
+        in_window: the op that stands for the call in a window, where a window's result depends on which rows it has. It
+            takes the call's arguments, and the keywords ``row_dim`` and ``start`` (the window's first row).
     """
 
     inputs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     resized: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    in_window: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
