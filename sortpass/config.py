@@ -65,8 +65,9 @@ class ChunkConfig:
 
     recompute: bool = False
     """Compute the row-wise values of ``min_bytes`` or more that a forward makes (log-softmax, masks) once more in the
-    backward, in windows, instead of keeping them for it. Their inputs (the logits) are kept, and must not be written to
-    in between. Costs the time of these ops. Needs ``anchors="rowwise"``; without gradients it changes nothing."""
+    backward, in windows, instead of keeping them for it, where that lowers the peak at the sizes it is compiled for.
+    Their inputs (the logits) are kept, and autograd refuses a backward after a write into them. Costs the time of
+    these ops. Needs ``anchors="rowwise"``; without gradients it changes nothing."""
 
     allow_rng: bool = False
     """Let a region take in ops that draw random numbers (``multinomial``, ``exponential_``, ``rand_like``, dropout), so

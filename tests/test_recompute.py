@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from helpers import as_list, assert_same, compile_chunked, compile_whole, ops_of
 from test_on_oom import LimitedMemory
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import sortpass
 from sortpass.measure import peak_bytes
@@ -276,6 +277,21 @@ def test_the_users_checkpoints_are_kept_to() -> None:
     chunked = compile_chunked(checkpointed, **OPTIONS)
     assert torch.equal(gradient(compile_whole(checkpointed), *args), gradient(chunked, *args))
     assert kept_bytes(chunked, *args) < 60 * 4
+
+
+def test_what_the_user_says_is_to_be_saved_is() -> None:
+    def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        is_saved = op is aten._log_softmax.default
+        return CheckpointPolicy.MUST_SAVE if is_saved else CheckpointPolicy.PREFER_RECOMPUTE
+
+    def selective(logits: Any, tokens: Any) -> Any:
+        contexts = functools.partial(create_selective_checkpoint_contexts, policy)
+        return checkpoint(chosen, logits, tokens, use_reentrant=False, context_fn=contexts)
+
+    args = example(12, 60)
+    chunked = compile_chunked(selective, **OPTIONS)
+    assert torch.equal(gradient(compile_whole(selective), *args), gradient(chunked, *args))
+    assert kept_bytes(chunked, *args) >= 12 * 60 * 4
 
 
 def test_an_input_written_to_after_the_forward_is_an_error_and_no_wrong_gradient() -> None:
