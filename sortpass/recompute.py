@@ -74,7 +74,11 @@ class RecomputePartitioner(CustomPartitionerFn):
             log.info("recompute: nothing of at least %s is better repeated", format_bytes(self.config.min_bytes))
             return as_is
         _mark(gm.graph, choice)
-        repeating = self.partition(gm, joint_inputs, **kwargs)
+        try:
+            repeating = self.partition(gm, joint_inputs, **kwargs)
+        except RuntimeError as error:  # what the user demands of other nodes may leave no cut
+            log.warning("recompute: no cut repeats %s; cut as without: %s", ", ".join(choice.repeated), error)
+            return as_is
         costs = [_cost(*graphs, num_outputs, self.config) for graphs in (as_is, repeating)]
         is_better = costs[1].is_below(costs[0], self.config.min_bytes)
         log.info(

@@ -9,14 +9,18 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import as_list, assert_same, compile_chunked, compile_whole, ops_of
+from helpers import TINY, as_list, assert_same, compile_chunked, compile_whole, ops_of
 from test_on_oom import LimitedMemory
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.backends.debugging import boxed_nop
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import sortpass
-from sortpass.measure import peak_bytes
+from sortpass.config import ChunkConfig
+from sortpass.measure import own_code, peak_bytes
+from sortpass.recompute import RecomputePartitioner
 
 OPTIONS: dict[str, Any] = {"anchors": "rowwise", "recompute": True}
 aten = torch.ops.aten
@@ -389,3 +393,20 @@ def test_inductor_still_calls_the_users_partitioner() -> None:
     with sortpass.capture_reports():  # past the cache, which would call nobody
         gradient(chunked, *args)
     assert _Theirs.calls == 2 and kept_bytes(chunked, *args) < 90 * 60
+
+
+def test_a_graph_that_cannot_be_cut_is_cut_as_without(caplog: pytest.LogCaptureFixture) -> None:
+    def only_unmarked(gm: Any, joint_inputs: Any, **kwargs: Any) -> Any:
+        if any("recompute" in node.meta for node in gm.graph.nodes):
+            raise RuntimeError("no cut")
+        return min_cut_rematerialization_partition(gm, joint_inputs, **kwargs)
+
+    config = ChunkConfig(**{**TINY, **OPTIONS, "inner": "aot_eager"})
+    args = example(90, 60)
+    compiled = torch.compile(
+        own_code(chosen),
+        backend=aot_autograd(fw_compiler=boxed_nop, partition_fn=RecomputePartitioner(config, only_unmarked)),
+    )
+    with caplog.at_level("WARNING", "sortpass"):
+        assert torch.equal(gradient(compiled, *args), gradient(chosen, *args))
+    assert "no cut repeats" in caplog.text
