@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import math
 import warnings
 
 import torch
@@ -16,6 +15,7 @@ from sortpass.exactness import judge_plan, weakest
 from sortpass.graph_order import GraphOrder, is_item
 from sortpass.memory import GraphMemory
 from sortpass.plan import ChunkPlan, plan_chunks
+from sortpass.predict import LEAST_GAIN
 from sortpass.region import grow_region
 from sortpass.report import Decline, DeclineCode
 from sortpass.sites import SORT_OPS, GraphKind, SortSite, measure_site
@@ -84,8 +84,13 @@ def _plan_anchor(
     site: SortSite, order: GraphOrder, config: ChunkConfig, kind: GraphKind, unfit: list[Decline]
 ) -> ChunkPlan | Decline:
     plans = [_plan_scope(site, order, config, kind, unfit, scope) for scope in _scopes(config, site)]
-    # The region first: at equal peaks it is the one that may be cheaper in time.
-    plan = min(plans, key=lambda plan: math.inf if isinstance(plan, Decline) else _judged_peak(plan))
+    plan = plans[0]
+    for other in plans[1:]:
+        # The region at about equal peaks: it is the one that may be cheaper in time.
+        if isinstance(plan, Decline) or (
+            not isinstance(other, Decline) and _judged_peak(other) < (1 - LEAST_GAIN) * _judged_peak(plan)
+        ):
+            plan = other
     if isinstance(plan, Decline):
         return plan
     verdict = judge_plan(plan, config)
@@ -110,7 +115,9 @@ def _plan_scope(
 
 
 def _judged_peak(plan: ChunkPlan) -> int:
-    return plan.prediction.bytes_of(plan.prediction.chunked(plan.form).graph)
+    """Predicted bytes beside a window, whose own are bounded either way and always fewer for the sort alone."""
+    prediction = plan.prediction
+    return prediction.bytes_of(prediction.chunked(plan.form).graph) - prediction.bytes_of(prediction.window)
 
 
 def _rewrite_inside(plan: ChunkPlan, applied: Applied, config: ChunkConfig, kind: GraphKind) -> ChunkPlan:

@@ -107,6 +107,7 @@ def interleaved_times(
     *,
     rounds: int = 5,
     device: str = "cpu",
+    before: Callable[[], None] = lambda: None,
     tick: Callable[[], None] = lambda: None,
 ) -> dict[str, list[float]]:
     """Seconds of each run of each variant, in turn in one process, so that noise from outside hits all alike.
@@ -115,14 +116,17 @@ def interleaved_times(
         variants: name -> call. Each is run once beforehand.
         rounds: runs of each.
         device: synchronised around each call where it is CUDA.
+        before: called before each run, outside of its time.
         tick: called after each run, for progress.
     """
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for run in variants.values():
+        before()
         run()
         tick()
     for _ in range(rounds):
         for name, run in variants.items():
+            before()
             seconds[name].append(timed(run, device))
             tick()
     return seconds
