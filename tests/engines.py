@@ -162,6 +162,7 @@ def inputs_for(name: str, rows: int, vocab: int) -> tuple[Any, ...]:
     }[name]
 
 
+DRAWING = ("vllm_sample", "sglang_sample")
 TRAINED = ("trl_logps_and_entropy", "verl_logprobs_and_entropy", "verl_entropy")
 
 
@@ -178,6 +179,10 @@ def main(rows: int = 256, vocab: int = 4_000) -> None:
     print("| | `aot_eager` | Inductor |\n| --- | --- | --- |")
     for name, fn in ENGINES.items():
         print("|", " | ".join([f"`{name}`", *(_peaks(fn, name, inner, rows, vocab) for inner in INNERS)]), "|")
+    print("\nallow_rng=True:\n\n| | `aot_eager` | Inductor |\n| --- | --- | --- |")
+    for name in DRAWING:
+        cells = (_peaks(ENGINES[name], name, inner, rows, vocab, allow_rng=True) for inner in INNERS)
+        print("|", " | ".join([f"`{name}`", *cells]), "|")
     for name in TRAINED:
         args = inputs_for(name, rows, vocab)
         for inner in INNERS:
@@ -191,14 +196,17 @@ def main(rows: int = 256, vocab: int = 4_000) -> None:
 INNERS = ("aot_eager", "inductor")
 
 
-def _both(fn: Callable[..., Any], inner: str, rows: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    options = {"anchors": "rowwise", "recompute": True, "row_chunk": rows // 16, "force": False}
+def _both(
+    fn: Callable[..., Any], inner: str, rows: int, **options: Any
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    options = {"anchors": "rowwise", "recompute": True, "row_chunk": rows // 16, "force": False, **options}
     return compile_whole(fn, inner), compile_chunked(fn, inner, **options)
 
 
-def _peaks(fn: Callable[..., Any], name: str, inner: str, rows: int, vocab: int) -> str:
+def _peaks(fn: Callable[..., Any], name: str, inner: str, rows: int, vocab: int, **options: Any) -> str:
     args = inputs_for(name, rows, vocab)
-    return " -> ".join(_per_logit(lambda step=step: step(*args), rows * vocab) for step in _both(fn, inner, rows))
+    steps = _both(fn, inner, rows, **options)
+    return " -> ".join(_per_logit(lambda step=step: step(*args), rows * vocab) for step in steps)
 
 
 def _per_logit(run: Callable[[], Any], num_logits: int) -> str:

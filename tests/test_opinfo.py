@@ -28,7 +28,7 @@ from sortpass.rules import Flow, exactness_of, find_rule_maybe, registered_rules
 from sortpass.scratch import scratch_of
 from sortpass.sizes import bytes_of
 
-aten = torch.ops.aten
+aten, prims = torch.ops.aten, torch.ops.prims
 
 NUM_SAMPLES = {torch.float32: 20, torch.bfloat16: 8, torch.int64: 8, torch.bool: 8}
 """Samples of each operator, by dtype."""
@@ -42,6 +42,34 @@ NOT_SAMPLED = {
     aten.lift_fresh_copy.default: "made by tracing a constant",
     **dict.fromkeys((aten.copy.default, aten.fill.Tensor), "made by functionalizing copy_ and fill_"),
     aten.scatter.value_reduce: "the samples have a single dim, which is the scattered one",
+    **dict.fromkeys(
+        (
+            *(aten.exponential.default, aten.uniform.default, aten.cauchy.default, aten.log_normal.default),
+            *(aten.geometric.default, aten.normal_functional.default, aten.bernoulli.p),
+            *(aten.random.default, aten.random.to, getattr(aten.random, "from")),
+        ),
+        "made by functionalizing exponential_ and its like",
+    ),
+    **dict.fromkeys(
+        (
+            *(aten.rand.generator, aten.randn.generator, aten.randint.generator, aten.randint.low_generator),
+            *(aten.rand_like.generator, aten.randn_like.generator, aten.randint_like.generator),
+            aten.randint_like.low_generator_dtype,
+        ),
+        "no sample has a generator",
+    ),
+    **dict.fromkeys(
+        (prims.inductor_random.default, prims.inductor_randint.default), "made by Inductor's passes on whole graphs"
+    ),
+    **dict.fromkeys(
+        (
+            *(aten.rand_like.default, aten.randint_like.Tensor, aten.rrelu.default),
+            *(aten.bernoulli.Tensor, aten.poisson.default, aten.binomial.default, aten.normal.float_Tensor),
+            *(aten._standard_gamma.default, aten._sample_dirichlet.default),
+            *(aten.native_dropout.default, aten.dropout.default),
+        ),
+        "no sample makes this call",
+    ),
 }
 """Rules that no sample reaches, and why; rule_cases.py has rows for them."""
 
