@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from sortpass.config import ChunkConfig, format_bytes
 from sortpass.console import Table, plain, say, show
+from sortpass.exactness import DISTRIBUTION
 from sortpass.measure import interleaved_times, median_ratio, own_callable, peak_bytes, timed
 from sortpass.report import PassReport, capture_reports
 
@@ -23,7 +24,9 @@ class Comparison:
 
     Attributes:
         differences: what a caller could tell the runs apart by; empty where nothing.
-        largest_difference: between floats of the results, 0.0 where they have the same bits.
+        draws: values that differ because a region drew its own random numbers (``allow_rng=True``): those that another
+            seed changes whole, too. Whole and chunked they have one distribution, which two runs cannot show.
+        largest_difference: between floats of the results, draws left out; 0.0 where they have the same bits.
         errors: largest distance of the float results, whole and chunked, from those of the function as written on
             float64 arguments; None where they have the same bits, or it draws random numbers or takes no float64.
         peak_bytes: measured above the inputs, whole and chunked.
@@ -35,6 +38,7 @@ class Comparison:
     """
 
     differences: tuple[str, ...]
+    draws: tuple[str, ...]
     largest_difference: float
     errors: tuple[float, float] | None
     peak_bytes: tuple[int, int]
@@ -46,7 +50,10 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Whether results, writes into the arguments and the random state are bit-equal, strides included."""
+        """Whether results, writes into the arguments and the random state are bit-equal, strides included.
+
+        Of :attr:`draws`, only dtypes, shapes and strides count.
+        """
         return not self.differences
 
     @property
@@ -70,7 +77,9 @@ class Comparison:
     def notes(self) -> list[str]:
         """Equality, and what the pass did."""
         verdict = "equal: results, strides, writes into arguments, random state"
-        return [*(self.differences or (verdict,)), *map(str, self.reports)]
+        if self.draws:
+            verdict = "equal: whatever does not depend on a draw"
+        return [*(self.differences or (verdict,)), *self.draws, *map(str, self.reports)]
 
     def __str__(self) -> str:
         return "\n".join([plain(self.table), *self.notes()])
@@ -134,10 +143,16 @@ def _compare(
     seconds = interleaved_times(runs, rounds=rounds, device=device, before=restore)
     whole, chunked = (statistics.median(seconds[name]) for name in variants)
     report = next((report for report in reports if report.modified), None)
-    differences = tuple(_differences(seen["whole"], seen["chunked"]))
+    differ = _differences(seen["whole"], seen["chunked"])
+    drew = any(site.exactness == DISTRIBUTION for report in reports for site in report.sites)
+    drawn = _changed_by_seed(variants["whole"], args, seen["whole"]) & differ.keys() if drew else set()
+    drawn -= {position for position in drawn if not _same_layout(seen["whole"][position], seen["chunked"][position])}
+    differences = tuple(text for position, text in differ.items() if position not in drawn)
+    rest = [(a, b) for i, (a, b) in enumerate(zip(seen["whole"], seen["chunked"], strict=False)) if i not in drawn]
     return Comparison(
         differences=differences,
-        largest_difference=max(map(_distance, seen["whole"], seen["chunked"]), default=0.0),
+        draws=tuple(f"a draw, not compared (same distribution, other numbers): {differ[i]}" for i in sorted(drawn)),
+        largest_difference=max((_distance(a, b) for a, b in rest), default=0.0),
         errors=_errors(fn, args, seen["whole"], seen["chunked"]) if differences else None,
         peak_bytes=(peaks[0], peaks[1]),
         predicted_bytes=None if report is None else (report.peak_bytes_whole or 0, report.peak_bytes_chunked or 0),
@@ -148,10 +163,10 @@ def _compare(
     )
 
 
-def _observe(variant: Callable[..., Any], args: tuple[Any, ...]) -> list[Any]:
+def _observe(variant: Callable[..., Any], args: tuple[Any, ...], seed: int = 0) -> list[Any]:
     """Results, arguments afterwards and the state of the generator, from a fixed seed."""
     mine = copy.deepcopy(args)
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     results = variant(*mine)
     return [*tree_leaves(results), *tree_leaves(mine), torch.get_rng_state()]
 
@@ -162,6 +177,16 @@ def _written(args: tuple[Any, ...], observed: list[Any]) -> set[int]:
     after = observed[-1 - len(before) : -1]
     pairs = [pair for pair in enumerate(zip(before, after, strict=True)) if isinstance(pair[1][0], torch.Tensor)]
     return {position for position, (a, b) in pairs if not torch.equal(a.nan_to_num(), b.nan_to_num())}
+
+
+OTHER_SEEDS = range(1, 5)
+"""Several, since a draw that is nearly certain seldom changes."""
+
+
+def _changed_by_seed(variant: Callable[..., Any], args: tuple[Any, ...], seen: list[Any]) -> set[int]:
+    """Positions of the values that depend on the seed."""
+    others = [_observe(variant, args, seed) for seed in OTHER_SEEDS]
+    return {position for other in others for position in _differences(seen, other)}
 
 
 def _errors(
@@ -187,20 +212,29 @@ def _is_float(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-def _differences(whole: list[Any], chunked: list[Any]) -> list[str]:
+def _differences(whole: list[Any], chunked: list[Any]) -> dict[int, str]:
+    """What differs, by position; -1 where the numbers of values do."""
     if len(whole) != len(chunked):
-        return [f"{len(whole)} values whole, {len(chunked)} chunked"]
-    found = []
+        return {-1: f"{len(whole)} values whole, {len(chunked)} chunked"}
+    found = {}
     for position, (a, b) in enumerate(zip(whole, chunked, strict=True)):
         if not isinstance(a, torch.Tensor):
             continue
-        layout = [(str(t.dtype), tuple(t.shape), t.stride()) for t in (a, b)]
-        if layout[0] != layout[1]:
-            found.append(f"value {position}: {layout[0]} whole, {layout[1]} chunked")
+        name = f"value {position}" if position < len(whole) - 1 else "random state"
+        if not _same_layout(a, b):
+            found[position] = f"{name}: {_layout(a)} whole, {_layout(b)} chunked"
         elif _distance(a, b) > 0:
             count = int((a != b).logical_and(~(a.isnan() & b.isnan())).sum())
-            found.append(f"value {position}: {count} of {a.numel()} elements differ, by {_distance(a, b):.3g} at most")
+            found[position] = f"{name}: {count} of {a.numel()} elements differ, by {_distance(a, b):.3g} at most"
     return found
+
+
+def _same_layout(a: Any, b: Any) -> bool:
+    return _layout(a) == _layout(b)
+
+
+def _layout(tensor: Any) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+    return str(tensor.dtype), tuple(tensor.shape), tensor.stride()
 
 
 def _distance(a: Any, b: Any) -> float:

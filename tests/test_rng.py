@@ -321,6 +321,39 @@ def test_a_node_for_each_draw_is_left_in_the_loop() -> None:
     assert not torch.equal(a, b)
 
 
+def two_tokens_and_a_sum(logits: Any) -> Any:
+    kept = top_p(logits).softmax(-1)
+    return kept.multinomial(1), logits.sum(-1), kept.multinomial(1, replacement=True)
+
+
+def test_compare_leaves_draws_out_and_says_so() -> None:
+    options = {**RNG, "inner": "aot_eager", "min_bytes": 1, "force": True}
+    seen = sortpass.compare(two_tokens_and_a_sum, torch.randn(20, 50), rounds=1, **options)
+    assert seen.equal and seen.largest_difference == 0
+    # Two draws of a region take turns at the generator, window by window.
+    assert [text.split(":")[1].strip() for text in seen.draws] == ["value 0", "value 2"]
+    assert "a draw, not compared (same distribution, other numbers): value 0" in str(seen)
+    assert sortpass.compare(sample, torch.randn(20, 50), rounds=1, **options).draws == ()  # the same bits
+
+
+def test_compare_still_shows_what_is_no_draw() -> None:
+    calls: list[int] = []
+
+    @torch._dynamo.disable
+    def unsteady(x: Any) -> Any:
+        calls.append(1)
+        return x + (len(calls) == 2)  # the first chunked call
+
+    def fn(logits: Any) -> Any:
+        first, total, second = two_tokens_and_a_sum(logits)
+        return first, unsteady(total), second
+
+    options = {**RNG, "inner": "aot_eager", "min_bytes": 1, "force": True}
+    seen = sortpass.compare(fn, torch.randn(20, 50), rounds=1, **options)
+    assert len(seen.draws) == 2 and not seen.equal
+    assert [text.split(":")[0] for text in seen.differences] == ["value 1"]
+
+
 def test_a_wrong_value_is_named() -> None:
     with pytest.raises(ConfigError, match="option 'allow_rng' is 1"):
         sortpass.ChunkConfig(allow_rng=1)  # type: ignore[arg-type]
