@@ -54,7 +54,6 @@ def choose_chains(joint: fx.Graph, forward: fx.GraphModule, num_outputs: int, co
     """
     by_name = {node.name: node for node in joint.nodes}
     outputs = [by_name[node.name] for node in outputs_of(forward)]
-    in_forward = {by_name[node.name] for node in forward.graph.nodes if node.name in by_name}
     kept = Kept(joint, outputs, num_outputs, config.min_bytes)
     overwritten = _computed_from(overwritten_inputs(joint), joint)
     repeated: set[fx.Node] = set()
@@ -64,7 +63,7 @@ def choose_chains(joint: fx.Graph, forward: fx.GraphModule, num_outputs: int, co
         sources = {source for node in chain for source in node.all_input_nodes} - chain
         made_once = {source for source in sources & overwritten if next(fake_values(source), None) is not None}
         # Where no region can start, the backward would hold what it repeats whole.
-        near = {*chain, *(user for node in chain | sources for user in node.users)} & in_forward
+        near = {*chain, *(user for node in chain | sources for user in node.users)}
         has_anchor = any(node.target in ANCHORS for node in near)
         if has_anchor and kept.gain(chain, sources) >= config.min_bytes and all(map(kept.bytes.is_own, made_once)):
             repeated |= chain

@@ -217,6 +217,24 @@ def test_what_the_caller_gets_is_not_made_twice(fn: Callable[..., Any], made: st
     assert made not in graphs[1]
 
 
+def test_what_no_region_would_start_from_is_kept() -> None:
+    def permuted(logits: Any, order: Any) -> Any:
+        return logits.gather(-1, order).exp().sum()
+
+    args = example(12, 60)[0], torch.rand(12, 60).argsort(-1)
+    graphs: list[list[str]] = []
+    gradient(compile_chunked(permuted, record_graphs(graphs), **OPTIONS), *args)
+    assert "aten.gather.default" not in graphs[1]
+
+
+def test_what_would_raise_the_peak_more_than_it_frees_is_kept() -> None:
+    args = example(64, 600)
+    graphs: list[list[str]] = []
+    options = {**OPTIONS, "exactness": "bitwise", "force": False}  # so that the backward is not chunked
+    gradient(compile_chunked(of_top_p, record_graphs(graphs), **options), *args)
+    assert "aten.sort.default" not in graphs[1] and "while_loop" not in graphs[1]
+
+
 def test_one_output_of_a_call_is_not_repeated_without_the_others() -> None:
     def sorted_probs(logits: Any, tokens: Any) -> Any:
         values, order = logits.sort(-1)  # the values are the caller's, the order is kept
