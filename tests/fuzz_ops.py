@@ -192,6 +192,16 @@ RANDOM = (
     "F.dropout({f}, 0.5)",
     "torch.empty_like({f}).exponential_()",
     "{f}.nan_to_num(0, 1, 1).abs().add(1).multinomial(2)",
+    # What these draw is certain, so it is the same in any windows.
+    "F.one_hot({i}.abs() % 5, 5).float().multinomial(1)",
+    "({x} == {x}.amax(-1, keepdim=True)).float().cumsum(-1).eq(1).float().cumsum(-1).eq(1).float().multinomial(1)",
+    "torch.bernoulli(({x} > {y}).float())",
+    "torch.normal({f}, 0.0)",
+    "torch.poisson({b}.float() * 0)",
+    "torch.randint_like({x}, 2, 3)",
+    "torch.randint(2, 3, ({m}.shape[0], 1)) + {m}",
+    "F.dropout({f}, 1.0)",
+    "torch.empty_like({f}).exponential_(float('inf'))",
 )
 
 WRITES = (
@@ -228,7 +238,7 @@ KINDS = {
 }
 
 # How often a line is of each kind.
-WEIGHTS = {"row-wise": 6, "pointwise": 5, "view": 4, "coupling": 3, "write": 2, "maker": 1, "random": 1}
+WEIGHTS = {"row-wise": 6, "pointwise": 5, "view": 4, "coupling": 3, "write": 2, "maker": 1, "random": 2}
 
 DIMS = (-1, 0, 1, -2, -1, -1, 2)
 COUNTS = (1, 2, 0, 3)

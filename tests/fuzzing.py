@@ -18,6 +18,7 @@ import sympy
 import torch
 import torch.fx as fx
 from fuzz_compare import LayoutDifference, compare, observe, require, strides_of
+from fuzz_draws import drawn_outputs
 from fuzz_programs import Functions
 from helpers import compile_chunked, compile_whole
 from hypothesis import strategies as st
@@ -44,11 +45,12 @@ class Options:
     anchors: str = "sort"
     through_matmul: bool = False
     recompute: bool = False
+    allow_rng: bool = False
 
     def for_pass(self) -> dict[str, Any]:
         # The inner of a traced graph decides how exact it is.
         rest = {"min_bytes": 1, "force": True, "inner": "aot_eager"}
-        ours = ("row_chunk", "form", "scope", "anchors", "through_matmul", "recompute")
+        ours = ("row_chunk", "form", "scope", "anchors", "through_matmul", "recompute", "allow_rng")
         return {**{name: getattr(self, name) for name in ours}, **rest}
 
 
@@ -64,6 +66,7 @@ def options() -> st.SearchStrategy[Options]:
         dynamic=st.sampled_from([None, True]),
         anchors=st.sampled_from(["sort", "rowwise"]),
         through_matmul=st.booleans(),
+        allow_rng=st.booleans(),
     )
 
 
@@ -202,7 +205,10 @@ def _compare_at(
     rows: int, case: Functions, whole: Callable[..., Any], chunked: Callable[..., Any], reports: list[PassReport]
 ) -> None:
     runs = observe(whole, case.inputs, rows), observe(chunked, case.inputs, rows)
-    compare(*runs, bitwise=_are_bitwise(reports))  # the reports of torch.compile are there once it ran
+    # The reports of torch.compile are there once it ran.
+    draws = any(site.exactness == "distribution" for site in _rewritten(reports))
+    drawn = drawn_outputs(case.program, lambda: case.inputs(rows)) if draws else set()
+    compare(*runs, bitwise=_are_bitwise(reports), draws=draws, drawn=drawn)
 
 
 def _rewritten(reports: list[PassReport]) -> list[SiteReport]:
