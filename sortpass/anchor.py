@@ -12,7 +12,7 @@ import torch.fx as fx
 from sortpass.config import ChunkConfig
 from sortpass.emit import Applied, apply_plan
 from sortpass.exactness import judge_plan, weakest
-from sortpass.graph_order import GraphOrder, is_item
+from sortpass.graph_order import GraphOrder, call_of
 from sortpass.memory import GraphMemory
 from sortpass.plan import ChunkPlan, plan_chunks
 from sortpass.predict import LEAST_GAIN
@@ -59,11 +59,10 @@ def rewrite_anchor(
         if not isinstance(applied, Decline):
             break
         refused = next((node for node in plan.region.nodes if node.name == applied.node), anchor)
-        owner = refused.args[0] if is_item(refused) else refused
-        if owner is anchor:
+        call = call_of(refused)
+        if call is anchor:
             return applied
-        assert isinstance(owner, fx.Node)
-        unfit.append(dataclasses.replace(applied, node=owner.name))  # the region may do without it
+        unfit.append(dataclasses.replace(applied, node=call.name))  # the region may do without it
     check_rewrite(gm, {**applied.replacements, **applied.copies})
     _warn_if_short(plan)
     if not plan.is_bounded:

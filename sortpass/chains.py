@@ -13,21 +13,22 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch.fx as fx
 from torch.utils.checkpoint import CheckpointPolicy
 
 from sortpass.config import ChunkConfig
-from sortpass.graph_order import is_item
+from sortpass.graph_order import call_of
 from sortpass.liveness import Storage, Storages
-from sortpass.rules import find_rule_maybe, is_pure
+from sortpass.rules import find_rule_maybe, is_draw, is_pure
 from sortpass.sites import ROWWISE_OPS, SECONDARY_OPS, SORT_OPS
 from sortpass.sizes import Peak, bytes_of, hints_of
 from sortpass.torch_compat import fake_values, is_compute_intensive, num_input_updates, overwritten_inputs
 
 _KEPT_BY_USER = (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE)
 
-ANCHORS = (*SORT_OPS, *SECONDARY_OPS, *ROWWISE_OPS)
+ANCHOR_OPS = (*SORT_OPS, *SECONDARY_OPS, *ROWWISE_OPS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +65,7 @@ def choose_chains(joint: fx.Graph, forward: fx.GraphModule, num_outputs: int, co
         made_once = {source for source in sources & overwritten if next(fake_values(source), None) is not None}
         # Where no region can start, the backward would hold what it repeats whole.
         near = {*chain, *(user for node in chain | sources for user in node.users)}
-        has_anchor = any(node.target in ANCHORS for node in near)
+        has_anchor = any(node.target in ANCHOR_OPS for node in near)
         if has_anchor and kept.gain(chain, sources) >= config.min_bytes and all(map(kept.bytes.is_own, made_once)):
             repeated |= chain
             saved |= made_once
@@ -92,7 +93,7 @@ class Kept:
 
     def may_repeat(self, node: fx.Node) -> bool:
         """Whether the node may be part of a chain. A call with several outputs may with all of them, or not at all."""
-        call = _call_of(node)
+        call = call_of(node)
         is_output = bool(self.bytes.storages_of([call]) & (self.updates | self.returned))
         return self._is_large(node) and not is_output and _is_rowwise(call)
 
@@ -134,8 +135,8 @@ class ValueBytes:
 
 def outputs_of(gm: fx.GraphModule) -> list[fx.Node]:
     """The nodes a graph returns."""
-    (output,) = gm.graph.find_nodes(op="output")
-    return [arg for arg in output.args[0] if isinstance(arg, fx.Node)]
+    returned: Any = gm.graph.output_node().args[0]
+    return [arg for arg in returned if isinstance(arg, fx.Node)]
 
 
 def _computed_from(inputs: set[fx.Node], graph: fx.Graph) -> set[fx.Node]:
@@ -147,18 +148,12 @@ def _computed_from(inputs: set[fx.Node], graph: fx.Graph) -> set[fx.Node]:
     return found
 
 
-def _call_of(node: fx.Node) -> fx.Node:
-    """The call that an item is taken out of; of other nodes, they themselves."""
-    call = node.args[0] if is_item(node) else node
-    assert isinstance(call, fx.Node)
-    return call
-
-
 def _is_rowwise(call: fx.Node) -> bool:
     """Whether the op may be repeated, in windows, at about the cost of reading its arguments, or of a sort."""
     if call.op != "call_function" or call.meta.get("recompute") in _KEPT_BY_USER:
         return False
-    return is_pure(call.target) and find_rule_maybe(call.target) is not None and not is_compute_intensive(call)
+    op = call.target
+    return is_pure(op) and not is_draw(op) and find_rule_maybe(op) is not None and not is_compute_intensive(call)
 
 
 def _chain_of(node: fx.Node, may_repeat: Callable[[fx.Node], bool]) -> set[fx.Node]:

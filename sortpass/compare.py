@@ -131,14 +131,15 @@ def _compare(
     spare = {name: copy.deepcopy(args) for name in variants}
     runs = {name: (lambda name=name: variants[name](*spare[name])) for name in variants}
     peaks = tuple(peak_bytes(runs[name], device) for name in variants)
-    written = _written(args, seen["whole"])
+    before = tree_leaves(args)
+    written = _differences(before, seen["whole"][-1 - len(before) : -1]).keys()
 
     def restore() -> None:
         # Masked logits sort faster than fresh ones.
         for mine in spare.values():
-            for position, (leaf, original) in enumerate(zip(tree_leaves(mine), tree_leaves(args), strict=True)):
-                if position in written:
-                    leaf.detach().copy_(original)
+            leaves = tree_leaves(mine)
+            for position in written:
+                leaves[position].detach().copy_(before[position])
 
     seconds = interleaved_times(runs, rounds=rounds, device=device, before=restore)
     whole, chunked = (statistics.median(seconds[name]) for name in variants)
@@ -169,14 +170,6 @@ def _observe(variant: Callable[..., Any], args: tuple[Any, ...], seed: int = 0) 
     torch.manual_seed(seed)
     results = variant(*mine)
     return [*tree_leaves(results), *tree_leaves(mine), torch.get_rng_state()]
-
-
-def _written(args: tuple[Any, ...], observed: list[Any]) -> set[int]:
-    """Positions among the leaves of the arguments of those that a run wrote into."""
-    before = tree_leaves(args)
-    after = observed[-1 - len(before) : -1]
-    pairs = [pair for pair in enumerate(zip(before, after, strict=True)) if isinstance(pair[1][0], torch.Tensor)]
-    return {position for position, (a, b) in pairs if not torch.equal(a.nan_to_num(), b.nan_to_num())}
 
 
 OTHER_SEEDS = range(1, 5)

@@ -24,6 +24,9 @@ ON_MISS = ("ignore", "warn", "raise")
 ON_OOM = ("raise", "shrink")
 EXACTNESS = ("any", "bitwise")
 ANCHORS = ("sort", "rowwise")
+EAGER_INNERS = ("aot_eager", "eager")
+"""Compilers that run a graph node by node, in its order."""
+
 CHOICES = {"scope": SCOPES, "form": FORMS, "exactness": EXACTNESS, "on_miss": ON_MISS, "on_oom": ON_OOM}
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.fx as fx
 
-from sortpass.config import ChunkConfig
+from sortpass.config import EAGER_INNERS, ChunkConfig
 from sortpass.plan import ChunkPlan
 from sortpass.region import Region
 from sortpass.report import op_name
@@ -29,8 +29,6 @@ from sortpass.torch_compat import fake_values
 
 BITWISE, INDICES_EXACT, CLOSE, DISTRIBUTION = "bitwise", "indices-exact", "close", "distribution"
 WEAKEST_FIRST = (DISTRIBUTION, CLOSE, INDICES_EXACT, BITWISE)
-
-EAGER_INNERS = ("aot_eager", "eager")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -43,7 +43,7 @@ class GraphOrder:
                 self._writes.append(node)
             segment = len(self._writes)
             # An item belongs to its tuple, wherever it is taken out.
-            self._segment[node] = self._segment[node.args[0]] if is_item(node) else segment  # type: ignore[index]
+            self._segment[node] = self._segment[call_of(node)] if is_item(node) else segment
         self._ancestors = cache(self._find_ancestors)
         self._descendants = cache(self._find_descendants)
 
@@ -96,13 +96,19 @@ def is_item(node: fx.Node) -> bool:
     return node.target is operator.getitem
 
 
+def call_of(node: fx.Node) -> fx.Node:
+    """The call that an item is taken out of; of any other node, the node itself."""
+    call = node.args[0] if is_item(node) else node
+    assert isinstance(call, fx.Node)
+    return call
+
+
 def with_items(nodes: Iterable[fx.Node]) -> set[fx.Node]:
     """The nodes, and for calls with several outputs the call with all its items: they stay or leave together."""
     found: set[fx.Node] = set()
     for node in nodes:
-        owner = node.args[0] if is_item(node) else node
-        assert isinstance(owner, fx.Node)
-        found |= {owner, *(user for user in owner.users if is_item(user))}
+        call = call_of(node)
+        found |= {call, *(user for user in call.users if is_item(user))}
     return found
 
 

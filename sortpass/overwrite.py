@@ -10,6 +10,11 @@ buffer needs none, and no ``copy_``. The same holds where an earlier node made `
 NOTE [Windows that write over what they read]: a window may only read rows that no window before it has written. The
 region must read its input along the row dim alone, and where windows overlap by a step, the window that comes first
 leaves that step to the next one (``emit/loop.py``). Whoever else reads the old values stands in front of the loop.
+
+NOTE [Order under a compiler]: a compiler that fuses computes ``logits * 2`` where it is read, be that behind a loop
+that has written over ``logits`` (Inductor 2.13: wrong results), and drops a ``clone``, so that what looked like memory
+of its own is the input's. So there nobody outside may read the old values, and nothing that may be a mere copy is
+written over.
 """
 
 from __future__ import annotations
@@ -20,10 +25,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 import torch.fx as fx
 
-from sortpass.graph_order import GraphOrder, is_item, is_write
+from sortpass.config import EAGER_INNERS, ChunkConfig
+from sortpass.graph_order import GraphOrder, call_of, is_write
 from sortpass.liveness import shared_argument
 from sortpass.report import Decline, DeclineCode
-from sortpass.torch_compat import fake_values, known_true
+from sortpass.torch_compat import fake_values, is_dropped_by_compilers, known_true
 
 aten = torch.ops.aten
 
@@ -53,6 +59,7 @@ def find_overwrites(
     row_dims: Mapping[fx.Node, object],
     reads: Mapping[fx.Node, Sequence[object]],
     order: GraphOrder,
+    config: ChunkConfig,
 ) -> tuple[dict[fx.Node, Overwrite], dict[fx.Node, Decline]]:
     """The live-outs of a region that need no buffer; and ``copy_`` -> why what it copies needs one.
 
@@ -62,8 +69,9 @@ def find_overwrites(
         row_dims: member -> the dim along which it is cut.
         reads: node outside whose values the region reads -> the dims it cuts it along; None for all of it.
         order: the graph.
+        config: the options; who compiles the graph decides whether its order is kept.
     """
-    search = _Search(recomputed, row_dims, reads, order)
+    search = _Search(recomputed, row_dims, reads, order, keeps_order=config.inner in EAGER_INNERS)
     found: dict[fx.Node, Overwrite] = {}
     declines: dict[fx.Node, Decline] = {}
     for node in live_outs:
@@ -77,7 +85,7 @@ def find_overwrites(
                 declines[copy] = Decline(DeclineCode.COPIED_BACK, copy.name, f"{copy.target} {why}")
     for node in live_outs:
         taken = {overwrite.target for overwrite in found.values()}
-        dying = (t for t in reads if t not in taken and _is_own(t) and search.why_not(node, t, None) is None)
+        dying = (t for t in reads if t not in taken and search.is_own(t) and search.why_not(node, t, None) is None)
         if node not in found and (target := next(dying, None)) is not None:
             found[node] = search.overwrite(node, target, None)
     return found, declines
@@ -92,9 +100,11 @@ class _Search:
         row_dims: Mapping[fx.Node, object],
         reads: Mapping[fx.Node, Sequence[object]],
         order: GraphOrder,
+        *,
+        keeps_order: bool,
     ) -> None:
         self.inside = set(row_dims) - set(recomputed)
-        self.row_dims, self.reads, self.order = row_dims, reads, order
+        self.row_dims, self.reads, self.order, self.keeps_order = row_dims, reads, order, keeps_order
         self.start = min(map(order.position.__getitem__, row_dims))
 
     def overwrite(self, node: fx.Node, target: fx.Node, copy: fx.Node | None) -> Overwrite:
@@ -119,9 +129,19 @@ class _Search:
         for reader in self._readers(target, copy):
             if is_write(reader):
                 return f"writes into {target.name}, which {reader.name} writes into as well"
+            if not self.keeps_order:
+                return f"writes into {target.name}, whose old values {reader.name} reads, which a compiler may do later"
             if self._runs_later(reader):
                 return f"writes into {target.name}, whose old values {reader.name} needs after the region"
         return None
+
+    def is_own(self, node: fx.Node) -> bool:
+        """Whether the value is a tensor in memory that this node allocates."""
+        call = call_of(node)
+        if not isinstance(call.target, torch._ops.OpOverload) or shared_argument(call) is not None:
+            return False
+        is_tensor = isinstance(node.meta.get("val"), torch.Tensor)
+        return is_tensor and (self.keeps_order or not is_dropped_by_compilers(call.target))
 
     def _is_used(self, live_out: fx.Node, copy: fx.Node | None) -> bool:
         return any(user is not copy and user not in self.inside for user in live_out.users)
@@ -146,15 +166,6 @@ def _is_copy_of(user: fx.Node, node: fx.Node) -> bool:
         return False
     target = user.args[0]
     return isinstance(target, fx.Node) and target.op == "placeholder"
-
-
-def _is_own(node: fx.Node) -> bool:
-    """Whether the value is a tensor in memory that this node allocates, whatever its op returns."""
-    owner = node.args[0] if is_item(node) else node
-    assert isinstance(owner, fx.Node)
-    is_tensor = isinstance(node.meta.get("val"), torch.Tensor)
-    makes_it = isinstance(owner.target, torch._ops.OpOverload) and shared_argument(owner) is None
-    return owner.op == "call_function" and is_tensor and makes_it
 
 
 def _is_like(live_out: fx.Node, target: fx.Node, *, same_strides: bool) -> bool:

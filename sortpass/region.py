@@ -95,7 +95,7 @@ def grow_region(
     row_dims = {node: growth.dims[node] for node in nodes}
     flows = {node: growth.flows[node] for node in nodes}
     live_outs, recomputed = find_live_outs(members, order)
-    overwrites, copied = find_overwrites(live_outs, recomputed, row_dims, _reads(flows), order)
+    overwrites, copied = find_overwrites(live_outs, recomputed, row_dims, _reads(flows), order, config)
     return Region(
         site=site,
         nodes=nodes,

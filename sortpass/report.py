@@ -151,23 +151,25 @@ def capture_reports() -> Iterator[list[PassReport]]:
         >>> print(reports[0].num_rewritten)
         1
     """
-    reports: list[PassReport] = []
-    token = _capturing.set(reports)
-    try:
+    with _collect_into(_capturing) as reports:
         yield reports
-    finally:
-        _capturing.reset(token)
 
 
 @contextlib.contextmanager
 def reports_of() -> Iterator[list[PassReport]]:
     """Collect reports for the package's own use: caches stay on, so a graph that one of them had has no report."""
+    with _collect_into(_listening) as reports:
+        yield reports
+
+
+@contextlib.contextmanager
+def _collect_into(variable: ContextVar[list[PassReport] | None]) -> Iterator[list[PassReport]]:
     reports: list[PassReport] = []
-    token = _listening.set(reports)
+    token = variable.set(reports)
     try:
         yield reports
     finally:
-        _listening.reset(token)
+        variable.reset(token)
 
 
 def is_capturing() -> bool:

@@ -231,8 +231,7 @@ def num_input_updates(graph: fx.Graph) -> int:
 
 
 def _output_descs(graph: fx.Graph) -> Sequence[Any]:
-    (output,) = graph.find_nodes(op="output")
-    return output.meta.get("desc") or ()
+    return graph.output_node().meta.get("desc") or ()
 
 
 def is_compute_intensive(node: fx.Node) -> bool:
@@ -241,6 +240,16 @@ def is_compute_intensive(node: fx.Node) -> bool:
     (``get_default_op_list().is_compute_intensive``.)
     """
     return get_default_op_list().is_compute_intensive(node)
+
+
+def is_dropped_by_compilers(op: Any) -> bool:
+    """Whether Inductor may find a call of the op to do nothing, and use its argument in its place.
+
+    (``torch._inductor.fx_passes.post_grad.noop_registry``. If that goes, look at ``remove_noop_ops``.)
+    """
+    from torch._inductor.fx_passes.post_grad import noop_registry  # a second of imports, done where Inductor compiles
+
+    return op in noop_registry
 
 
 def guard_all(*conditions: Any) -> bool:

@@ -91,6 +91,43 @@ def test_inductor_writes_in_place_too(rows: int, dynamic: bool) -> None:
     assert peak <= site.window_bytes + 0.2 * rows * V
 
 
+def doubled_old_values(logits: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    old = logits * 2
+    values, index = logits.sort(-1)
+    logits.scatter_(1, index, values.cumsum(-1))
+    return old.sum(0) + logits.sum(0)
+
+
+def copied_old_values(logits: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    old = logits[:, 1:3].clone()
+    values, index = logits.sort(-1)
+    logits.scatter_(1, index, values.cumsum(-1))
+    return old.sum(0) + logits.sum(0)[1:3]
+
+
+def doubled_product(logits: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    product = logits @ weight
+    return (product * 2).sum(0) + product.sort(-1)[0].sum(0)
+
+
+@pytest.mark.parametrize("fn", [doubled_old_values, copied_old_values, doubled_product])
+def test_old_values_are_not_written_over_where_a_compiler_computes_them_later(fn: Callable[..., Any]) -> None:
+    args = torch.randint(-9, 9, (11, 8)).float(), torch.randint(-9, 9, (8, 8)).float()
+    for inner, may_overwrite in (("aot_eager", True), ("inductor", False)):
+        report, _ = run_in_place(fn, args, inner, scope="sort" if fn is doubled_product else "region")
+        assert bool(report.sites[0].written_over) is may_overwrite
+
+
+def test_a_copy_is_no_memory_of_its_own_where_a_compiler_may_drop_it() -> None:
+    def step(logits: torch.Tensor) -> torch.Tensor:
+        return logits.clone().sort(-1)[0] + 1
+
+    for inner, target in (("aot_eager", ("clone",)), ("inductor", ())):
+        gm = capture_graph(step, torch.randn(11, 8))
+        report = sortpass.rewrite(gm, row_chunk=3, min_bytes=1, force=True, scope="sort", inner=inner)
+        assert report.sites[0].written_over == target
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("row_chunk", [1, 2, 3, 4, 5, 7])
 def test_windows_never_meet_rows_that_are_written(row_chunk: int, dynamic: bool) -> None:
@@ -220,7 +257,7 @@ def logits_of(graph: torch.fx.Graph) -> torch.fx.Node:
 def test_the_copy_at_the_end_is_gone() -> None:
     gm = capture_graph(drop_tail_, *arguments(12, 20))
     assert "aten.copy_.default" in ops_of(gm)
-    report = sortpass.rewrite(gm, row_chunk=4, min_bytes=1, force=True)
+    report = sortpass.rewrite(gm, row_chunk=4, min_bytes=1, force=True, inner="aot_eager")
     assert report.sites[0].written_over == ("arg0_1",)
     assert "aten.copy_.default" not in ops_of(gm)
 

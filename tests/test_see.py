@@ -96,6 +96,17 @@ def test_compare_gives_each_run_its_own_arguments_and_random_state() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_compare_times_each_run_on_fresh_arguments() -> None:
+    was_fresh = []
+
+    def mask_(x: Any) -> None:
+        was_fresh.append(not x.isinf().any())
+        x.fill_(-float("inf"))
+
+    seen = compare(torch._dynamo.disable(mask_), torch.zeros(4, 5), rounds=2, inner="aot_eager")
+    assert seen.equal and len(was_fresh) == 2 * (1 + 1 + 1 + 2) and all(was_fresh)
+
+
 def test_compare_tells_what_differs() -> None:
     calls = []
 

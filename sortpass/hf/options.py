@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from sortpass.config import OPTION_NAMES, ChunkConfig, unknown_option
-from sortpass.exactness import EAGER_INNERS
+from sortpass.config import EAGER_INNERS, OPTION_NAMES, ChunkConfig, unknown_option
 from sortpass.sites import INDEX_BYTES
 
 # transformers runs its processors eagerly: eager kernels, in regions that promise the same bits, leave tokens as they

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from transformers.generation.logits_process import LogitsProcessorList
 
-from sortpass.config import ChunkConfig
+from sortpass.config import EAGER_INNERS, ChunkConfig
 from sortpass.hf.compiled import Budget, CompiledProcessors, NoGraph
-from sortpass.hf.options import EAGER_INNERS, is_small
+from sortpass.hf.options import is_small
 from sortpass.hf.plan import Plan, Stretch, plan_for
 from sortpass.hf.report import GenerationReport
 from sortpass.hf.tracing import mark_growing
