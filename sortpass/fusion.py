@@ -24,9 +24,10 @@ import torch.fx as fx
 from sortpass.devices import device_type
 from sortpass.graph_order import is_item
 from sortpass.liveness import Event, ScratchOf, SizeOf, Storage, Storages, shared_argument
+from sortpass.random_rows import random_rows
 from sortpass.rules import is_pure
 from sortpass.sizes import Peak
-from sortpass.torch_compat import fake_values, random_rows
+from sortpass.torch_compat import fake_values
 
 aten, prims = torch.ops.aten, torch.ops.prims
 

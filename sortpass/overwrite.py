@@ -9,7 +9,7 @@ buffer needs none, and no ``copy_``. The same holds where an earlier node made `
 
 NOTE [Windows that write over what they read]: a window may only read rows that no window before it has written. The
 region must read its input along the row dim alone, and where windows overlap by a step, the window that comes first
-leaves that step to the next one (``emit/loop.py``). Whoever else reads the old values stands in front of the loop.
+leaves that step to the next one (``emit/body.py``). Whoever else reads the old values stands in front of the loop.
 
 NOTE [Order under a compiler]: a compiler that fuses computes ``logits * 2`` where it is read, be that behind a loop
 that has written over ``logits`` (Inductor 2.13: wrong results), and drops a ``clone``, so that what looked like memory

@@ -19,7 +19,7 @@ other numbers.
 
 Computed from a seed: ``inductor_random`` and ``inductor_randint``, which Inductor makes of ``rand_like``, ``randn``,
 ``exponential_``, ``bernoulli``, dropout and most others. Number ``i`` of a tensor is a function of the seed and ``i``,
-so a window computes its own part of the whole (:func:`sortpass.torch_compat.random_rows`): the same bits whatever the
+so a window computes its own part of the whole (:mod:`sortpass.random_rows`): the same bits whatever the
 windows. A backward that computes them again from the saved seed gets those of the forward.
 """
 
@@ -29,10 +29,10 @@ from typing import Any
 
 import torch
 
+from sortpass.random_rows import randint_rows, random_rows, teach_inductor_rows
 from sortpass.rules.call import Call, same_size
 from sortpass.rules.exactness import Exactness
 from sortpass.rules.registry import WHOLE, Blocked, Flow, Rule, broadcast_rule, register_rule
-from sortpass.torch_compat import randint_rows, random_rows, teach_inductor_rows
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
