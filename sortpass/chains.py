@@ -54,7 +54,10 @@ def choose_chains(joint: fx.Graph, forward: fx.GraphModule, num_outputs: int, co
         config: the options.
     """
     by_name = {node.name: node for node in joint.nodes}
-    outputs = [by_name[node.name] for node in outputs_of(forward)]
+    # Where a checkpointed op draws, torch keeps the generator's state, which only the forward has a node for.
+    outputs = [by_name[node.name] for node in outputs_of(forward) if node.name in by_name]
+    if [node.name for node in outputs[:num_outputs]] != [node.name for node in outputs_of(forward)[:num_outputs]]:
+        return Choice(frozenset(), frozenset())
     kept = Kept(joint, outputs, num_outputs, config.min_bytes)
     overwritten = _computed_from(overwritten_inputs(joint), joint)
     repeated: set[fx.Node] = set()

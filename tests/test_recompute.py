@@ -428,3 +428,15 @@ def test_a_graph_that_cannot_be_cut_is_cut_as_without(caplog: pytest.LogCaptureF
     with caplog.at_level("WARNING", "sortpass"):
         assert torch.equal(gradient(compiled, *args), gradient(chosen, *args))
     assert "no cut repeats" in caplog.text
+
+
+def test_a_draw_that_the_user_checkpoints_is_the_same_in_the_backward() -> None:
+    def checkpointed(logits: Any, tokens: Any) -> Any:
+        return checkpoint(lambda x: chosen(F.dropout(x * 2, 0.3), tokens), logits, use_reentrant=False)
+
+    args = example(90, 60)
+    grads = []
+    for compiled in (compile_whole(checkpointed), compile_chunked(checkpointed, **OPTIONS)):
+        torch.manual_seed(3)
+        grads.append(gradient(compiled, *args))
+    assert torch.equal(*grads) and grads[0].eq(0).any()
