@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from engines import ENGINES, NEVER, TRAINED, gradient, inputs_for, vllm_prompt_logprobs
+from engines import DRAWING, ENGINES, NEVER, TRAINED, gradient, inputs_for, vllm_prompt_logprobs
 from helpers import as_list, assert_same, compile_chunked, compile_whole
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
@@ -26,7 +26,6 @@ SLACK = 0.3  # bytes per logit: small tensors, masks, the counter
 
 # Bytes per logit of what somebody outside of the region reads, or of the draw itself.
 KEPT = {
-    "vllm_top_k_top_p": 4,  # the result, before it is copied into the caller's logits
     "vllm_sample": 8,  # the noise, before and after it is drawn
     "sglang_sample": 12,  # kept probabilities, int32 ids, what multinomial allocates
 }
@@ -62,6 +61,18 @@ def test_a_function_is_chunked_to_what_is_read_outside_and_gives_the_same_bits(n
     measured = per_logit(chunked, args)
     assert measured <= KEPT.get(name, 0) + per_logit(whole, args) * CHUNK / ROWS + SLACK
     assert measured <= 1.05 * report.peak_bytes_chunked / (ROWS * VOCAB)
+
+
+@pytest.mark.parametrize("name", DRAWING)
+def test_with_allow_rng_only_tokens_are_left(name: str) -> None:
+    args = inputs_for(name, ROWS, VOCAB)
+    whole = compile_whole(ENGINES[name])
+    with sortpass.capture_reports() as reports:
+        chunked = compile_chunked(ENGINES[name], allow_rng=True, **OPTIONS, force=False)
+        expected, tokens = run(whole, copies(args)), run(chunked, copies(args))
+    assert [site.exactness for site in reports[0].sites] == ["distribution"]
+    assert [(a.dtype, a.shape) for a in expected] == [(b.dtype, b.shape) for b in tokens]
+    assert per_logit(chunked, args) <= per_logit(whole, args) * CHUNK / ROWS + SLACK
 
 
 def test_a_whole_sampling_step_under_inductor() -> None:
